@@ -1,6 +1,8 @@
-"""Masks passwords and tokens of URLs in all printed or stored text. This module imports little, so that every module may use it.
+"""Masks passwords and tokens of URLs in text before the text is printed or stored. This module imports little, so that
+every module may import it.
 
-Addresses that perfbisect uses are not masked: in recipes, in hosts.toml, and in the commands that `bisect resume` repeats.
+Three kinds of text are not masked, because perfbisect uses their URLs: recipes, hosts.toml, and the commands that
+`bisect resume` repeats.
 """
 
 import re
@@ -11,7 +13,7 @@ MASK = "***"
 
 QUOTE = r"""'\\?"'\\?"'"""  # '"'"', as shlex.quote writes ' within quotes; in JSON, " has a backslash
 WORD = re.compile(rf"""(?:{QUOTE}|[^\s"`<>|])+""")  # all characters that a URL may have
-SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}:(?://+|\\/\\/))", re.IGNORECASE)  # also as some programs write it in JSON
+SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,30}:(?://+|\\/\\/))", re.IGNORECASE)  # the second form is for JSON
 LOGIN = re.compile(r"ssh|git|rsync|sftp|(git|svn)\+ssh", re.IGNORECASE)  # a user name alone is no secret there
 PORT = re.compile(r"(\[[^\]]*\]|[^:]*):\d*")
 ATTRIBUTE = re.compile(  # secret attributes of ccache's remote storage, and of the query of a URL
@@ -22,7 +24,7 @@ ATTRIBUTE = re.compile(  # secret attributes of ccache's remote storage, and of 
 
 
 def mask_credentials(text: str) -> str:
-    """The text with *** in place of the passwords and tokens of its URLs.
+    """The text, in which *** replaces the passwords and tokens of URLs.
 
     >>> mask_credentials("redis://user:secret@cache:6379|password=other")
     'redis://***@cache:6379|password=***'
@@ -33,7 +35,8 @@ def mask_credentials(text: str) -> str:
 
 
 def mask_credentials_in_fields(value: Any) -> Any:
-    """A copy of a dataclass, a mapping or a sequence with every text masked; ``value`` itself if no text changes."""
+    """A copy of a dataclass, a mapping or a sequence in which every text is masked; ``value`` itself if no text needs
+    masking."""
     match value:
         case str():
             return mask_credentials(value)
@@ -53,7 +56,8 @@ def mask_credentials_in_fields(value: Any) -> Any:
 
 
 def _mask_users(word: re.Match[str]) -> str:
-    """A word whose URLs have masked users and passwords. A URL extends to the next URL, or to the end of the word."""
+    """The word, in which the users and passwords of all URLs are masked. A URL ends at the next URL, or at the end of
+    the word."""
     if "@" not in word[0]:
         return word[0]
     begin, *parts = SCHEME.split(word[0])
@@ -63,9 +67,10 @@ def _mask_users(word: re.Match[str]) -> str:
 
 
 def _mask_user(scheme: str, rest: str) -> str:
-    """The rest of a URL after its scheme, masked up to the last "@" that can end a user and a password.
+    """The rest of a URL after its scheme, in which the user and the password are masked: all text up to the last "@"
+    that may end them.
 
-    Some passwords contain an unescaped "@" or "/".
+    The last "@" is used because some passwords contain an unescaped "@" or "/".
     """
     authority = re.split(r"[/?#\\]", rest, maxsplit=1)[0]
     if "@" in authority:

@@ -1,9 +1,9 @@
-"""The identity and the owner of a process that works on a session or a host, whether the process is still running
-according to /proc, and a clock that never jumps.
+"""Determines the identity and the owner of a process that works on a session or a host, and whether this process is
+still running according to /proc; and provides a clock that never jumps.
 
-A history stores the owner of each process as USER@MACHINE:NUMBER. The number is a secret in the user's state folder, so
-that a file of another user is never mistaken for a file of this user. If several machines share the state folder, their
-processes store the same number.
+A history stores the owner of each process as USER@MACHINE:NUMBER. The number is a random secret in the user's state
+folder, so that an imported file of another user with the same name is never mistaken for a file of this user. If
+several machines share the state folder, their processes store the same number.
 
 The clock of this module reads the machine's clock only at the start of the process. Each later time is the start time
 plus the elapsed time, which includes suspensions of the machine. So the difference between two times is a true duration
@@ -38,8 +38,8 @@ def this_process_with_owner() -> str:
 
 
 def placeholder_process(origin: str = "imported") -> str:
-    """A text that replaces the identity of the process, on another machine, that worked on the session. The text
-    names this user as the owner.
+    """A text for the history in place of the identity of a process of another machine, for a session that was imported
+    or exported. The text names this user as the owner of the session.
 
     If ``origin`` is "exported", the text does not contain the user's secret number, so that every importer of the file
     treats the session as a session of another user.
@@ -48,7 +48,7 @@ def placeholder_process(origin: str = "imported") -> str:
 
 
 def owner_if_other_user(process: object) -> str:
-    """The owner of a session on which the process worked, if the owner is not this user; otherwise ""."""
+    """The owner of the session on which ``process`` worked; "" if the owner is this user."""
     name, *rest = str(process).split(" ")
     if name == user_at_machine_and_secret() and len(rest) == 4:
         return ""
@@ -70,8 +70,8 @@ def user_at_machine_and_secret() -> str:
 
 @lru_cache
 def _read_or_create_secret(path: Path) -> str:
-    """The content of the file. A missing file is created together with its content, because another process may read
-    it at any time.
+    """The content of the file. A missing file is created with its content in one step, because another process may read
+    the file at any time.
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,12 +91,13 @@ def is_running(process: str) -> bool:
 
 
 def is_local_process(process: str) -> bool:
-    """Whether a process, running or ended, belongs to the present boot of this machine and to this container."""
+    """Whether a process, which may have ended, was started on this machine since its last boot, and in this
+    container."""
     return process.rsplit(" ", 2)[0].endswith(here := machine_identity()) and here != UNKNOWN
 
 
 def machine_identity() -> str:
-    """A text that identifies the present boot of this machine, and this container (its process namespace)."""
+    """A text that identifies this machine since its last boot, and this container (by its process namespace)."""
     try:
         return f"{(PROC / 'sys/kernel/random/boot_id').read_text().strip()} {(PROC / 'self/ns/pid').readlink()}"
     except OSError:
@@ -122,8 +123,8 @@ def start_ticks(pid: int) -> str:
 
 
 class MonotonicClock:
-    """A clock that never jumps: the machine's time at the creation of this object, plus the time that has elapsed
-    since then.
+    """A clock that never jumps: it shows the machine's time at the creation of this object, plus the time that has
+    elapsed since the creation.
     """
 
     def __init__(self) -> None:
@@ -134,8 +135,8 @@ class MonotonicClock:
         return self._begin + uptime()
 
     def advance_to(self, seconds: float) -> None:
-        """Make ``now`` return at least ``seconds``, a time that an earlier process recorded before the machine's
-        clock was set back.
+        """Advance the clock if it shows a time before ``seconds``, which an earlier process recorded before the
+        machine's clock was set back.
         """
         self._begin = max(self._begin, seconds - uptime())
 

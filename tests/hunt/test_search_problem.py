@@ -254,9 +254,7 @@ class StaleLab(ComputedLab):
 
 
 @pytest.mark.parametrize("cut", [500, 12, 20, 25, 30])
-def test_search_misled_by_stale_builds_restarts_and_can_be_resumed(
-    log: SavedLog, cut: int
-) -> None:
+def test_search_misled_by_stale_builds_restarts_and_can_be_resumed(log: SavedLog, cut: int) -> None:
     rules = replace(problem(NAMES), policy=Policy(incremental=True))
     lab = StaleLab(NAMES, speeds(NAMES, CULPRIT))
     list(islice(hunt(rules, started(NAMES), log, measured_by(lab)), cut))

@@ -61,10 +61,8 @@ class LoginGuard:
         users.
         """
         if self.password_file and not read_passwords(self.password_file):
-            raise UsageError(
-                f"The password file {self.password_file} has no names.",
-                f"Add a name: {add_user_command(self.password_file)}",
-            )
+            text = f"The password file {self.password_file} has no names."
+            raise UsageError(text, f"Add a name: {add_user_command(self.password_file)}")
         if self.token_file:
             read_token(self.token_file)
         return bool(self.password_file or self.token_file)
@@ -193,9 +191,8 @@ def add_user(path: Path, name: str, password: str) -> bool:
     Raises UsageError for an invalid name, and for a password that is too short or too long.
     """
     if not NAME.fullmatch(name):
-        raise UsageError(
-            f"{printable(name)!r} is not a valid name.", "Use at most 64 letters, digits and the signs . _ @ -"
-        )
+        text = f"{printable(name)!r} is not a valid name."
+        raise UsageError(text, "Use at most 64 letters, digits and the signs . _ @ -")
     if len(password) < SHORTEST[0] or len(password.encode()) > LONGEST_PASSWORD:
         raise UsageError(
             "The password is too short or too long.",

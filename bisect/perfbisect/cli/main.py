@@ -1,4 +1,4 @@
-"""The command line: arguments → settings → hunt → exit status.
+"""The command line: translates arguments into settings, runs a verb such as a hunt, and sets the exit status.
 
 Each verb is a module that is imported when the verb is used, so that `bisect --help` and shell completion are fast;
 therefore this module contains the help text of each verb for the list of verbs.
@@ -75,7 +75,7 @@ HABITS = {  # command of git bisect → the command of perfbisect for the same p
 
 
 class Verbs(click.Group):
-    """A group whose commands are imported when they are used."""
+    """A click group that imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All verbs, in the order of VERBS."""

@@ -1,6 +1,7 @@
-"""The pages of a history over HTTP: the dashboard, the list, and a page for each hunt and trial, made on request.
+"""Serves the pages of a history over HTTP: the start page, the list of sessions, and a page for each hunt and trial. A
+page is made when a browser requests it.
 
-With --sql, Datasette serves the history, and the same login protects Datasette.
+With --sql, Datasette serves the history instead, protected by the same login.
 """
 
 import asyncio
@@ -40,8 +41,8 @@ PATIENCE = 60.0  # seconds after which a silent client is cut off
 
 @dataclass(eq=False)
 class Pages:
-    """The pages of a history: of a local history at ``history`` (the path as the user gave it), or of a ``central``
-    history at an address.
+    """The pages of a local history (``history`` is its path as the user gave it), or of a central history (``central``
+    is its address).
     """
 
     history: Path | None
@@ -50,7 +51,7 @@ class Pages:
     drawn_lines: "dict[tuple[str, ...], list[WatchedLine]]" = field(default_factory=dict)
 
     def answer(self, path: str) -> Answer:
-        """The page at a path; status 404 and a sentence if no page has this path."""
+        """The answer to a request for ``path``: the page, or the status 404 and a sentence if there is no such page."""
         from perfbisect.cli.commands.report import session_page_html
         from perfbisect.report.page.pages import dashboard_page, index_page
 
@@ -74,12 +75,12 @@ class Pages:
         return 404, {}, NOTHING
 
     def session_id(self, session: SessionSummary) -> str:
-        """The id of a session: 12 or c3; in a central history with its origin, desk3:12."""
+        """The id of a session, such as 12 or c3; in a central history with the session's origin, such as desk3:12."""
         return str(session.id) if self.central is None else f"{session.origin}:{session.id}"
 
     def opened_session(self, session_id: str) -> AbstractContextManager[tuple[History, int | str, int | str]]:
-        """A context with the history that contains the session, the id of the session in this history, and its id in
-        the history in which it was made.
+        """A context with three values: the history that contains the session, the id of the session in this history,
+        and its id in the history in which it was made.
 
         Raises UsageError if there is no such session.
         """
@@ -96,8 +97,8 @@ class Pages:
         return Cell(name, link=quote(page_name(name)))
 
     def watched_lines(self, sessions: Sequence[SessionSummary]) -> "list[WatchedLine]":
-        """The speed lines of the watched branches, then of the newest series. Trials of a branch or series with the
-        same builder, host, metric and workloads form one line.
+        """The line charts of the watched branches, then of the newest series of releases. A chart shows the trials of
+        one branch or series that have the same builder, host, metric and workloads.
         """
         from perfbisect.core.stats.watched_branch import LONGEST
         from perfbisect.report.page.pages import LINES
@@ -116,7 +117,8 @@ class Pages:
         return [line for lines_of_group in drawn.values() for line in lines_of_group]
 
     def lines_of_trials(self, trials: Sequence[SessionSummary]) -> "list[WatchedLine]":
-        """The speed lines of a series, or of the nights of a branch; trials with other settings are on another line.
+        """The line charts of the trials of a series or a branch; trials with different settings are on different
+        charts.
 
         Damaged sessions are left out.
         """
@@ -196,7 +198,7 @@ def serve_datasette(path: Path, port: int, guard: LoginGuard, *, open_browser: b
 
 
 def guarded_app(app: Any, guard: LoginGuard) -> Any:
-    """An ASGI application that passes on only requests that the guard admits."""
+    """An ASGI application that passes to ``app`` only the requests that ``guard`` admits."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         from datasette import Response

@@ -1,7 +1,7 @@
-"""Sessions on the command line: leases of their hosts, views of their progress, and messages about their end.
+"""Runs sessions for commands: leases their hosts, shows their progress, and prints messages about their end.
 
-``given`` are the options of the command that begins or resumes a session. Hunts are shown on standard output. For a
-trial, only the table is written to standard output, at the end; the progress is written to standard error.
+``given`` are the options of the command that begins or resumes a session. The progress of hunts is shown on standard
+output. The progress of a trial is written to standard error, and its table is written to standard output at the end.
 """
 
 import os
@@ -40,8 +40,8 @@ NOTHING = 1  # exit status: there is nothing to hunt
 
 
 def is_no_screen(stream: TextIO | None = None) -> bool:
-    """Whether the live screen cannot be drawn on a stream (None: standard output): it is no terminal, or a "dumb"
-    terminal."""
+    """Whether the live screen cannot be drawn on ``stream`` (None: standard output), because the stream is no terminal,
+    or a "dumb" terminal."""
     return not (stream or sys.stdout).isatty() or os.environ.get("TERM") == "dumb"
 
 
@@ -53,12 +53,12 @@ def view_opener(
     together: bool | None = None,
     quiet: bool = False,
 ) -> "OpenView":
-    """A function that opens a view of sessions. ``view_name`` is "json" or "plain"; None means the live screen if
-    ``stream`` is a terminal, otherwise "plain".
+    """A function that opens a view, which shows the progress of sessions. ``view_name`` is "json" or "plain"; None
+    means the live screen if ``stream`` is a terminal, otherwise "plain".
 
-    If ``stream`` is None, the view is shown on standard output, and the last picture of the live screen stays.
-    ``together``: whether the sessions share their builds; if None, several sessions are assumed to share their builds.
-    ``quiet``: only lines about problems.
+    If ``stream`` is None, the view is shown on standard output, and the live screen remains visible at the end.
+    ``together`` says whether the sessions share their builds; None means that they do if there are several. If
+    ``quiet``, only lines about problems are shown.
     """
 
     def report(hunt: int) -> str:
@@ -81,8 +81,8 @@ def view_opener(
 
 @contextmanager
 def leases_with_messages(names: Sequence[str], hosts_path: str | Path, **lease_terms: Any) -> Iterator[None]:
-    """During the ``with`` block, hold leases of the leased hosts among ``names``, and print the scheduler's messages;
-    ``lease_terms``: see ``LeaseTerms``.
+    """Lease the leased hosts among ``names`` for the duration of the ``with`` block, and print the scheduler's
+    messages. ``lease_terms``: see ``LeaseTerms``.
     """
     from perfbisect.hunt.session_hosts import LeaseTerms, hold_leases
 
@@ -105,8 +105,8 @@ def leases_with_messages(names: Sequence[str], hosts_path: str | Path, **lease_t
 def hold_session_leases(
     settings: "Settings", history: Path | None, nodes: Mapping[str, str] | None = None, minutes: float = 0
 ) -> AbstractContextManager[None]:
-    """During the ``with`` block, hold leases of a session's leased hosts. Machines that failed a fitness check in the
-    history are not used."""
+    """Lease the leased hosts of a session for the duration of the ``with`` block. Machines that failed a fitness check
+    in the history are not used."""
     from perfbisect.hunt.fitness import unfit_hosts
 
     purpose = f"{settings.builder} {settings.good}..{settings.bad}"
@@ -116,11 +116,11 @@ def hold_session_leases(
 
 @contextmanager
 def leases_and_notifier(given: CommandOptions, settings: "Settings", minutes: float = 0) -> Iterator["Notifier"]:
-    """During the ``with`` block, hold leases of a session's leased hosts. Yields a notifier, which must be called with
-    the name of each session that begins.
+    """Lease the leased hosts of a session for the duration of the ``with`` block. Yields a notifier, which must be
+    called with the name of each session that begins.
 
-    The command of --notify is run when such a session has ended. ``minutes`` is the time for which the hosts are
-    needed; 0 if the time is unknown.
+    When such a session has ended, the command of --notify is run. ``minutes`` is the time for which the hosts are
+    needed; 0 if it is unknown.
     """
     from perfbisect.hunt.notification import notifying
 
@@ -130,7 +130,8 @@ def leases_and_notifier(given: CommandOptions, settings: "Settings", minutes: fl
 
 
 def print_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int:
-    """Print on standard error which hunts have no verdict, and why; returns the highest exit status of the hunts."""
+    """Print on standard error which hunts have no verdict, and the reasons; return the highest exit status of the
+    hunts."""
     for outcome in outcomes:
         if outcome.failure:
             note(f"Hunt {outcome.hunt} failed: {printable(str(outcome.failure))}")
@@ -143,9 +144,9 @@ def print_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> i
 def run_and_print_hunts(
     tasks: "Sequence[Task]", history: History, path: Path | None, resume_command: str, view: "View"
 ) -> int:
-    """Carry out hunts, each in a separate process, and print how the hunts end; returns their highest exit status.
+    """Carry out hunts, each in a separate process, and print how each hunt ends; return the highest exit status.
 
-    ``resume_command`` continues them.
+    ``resume_command`` is the command that continues the hunts after an interruption.
     """
     from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_text
     from perfbisect.ui.session_view import SessionRow
@@ -186,10 +187,11 @@ def measured_trial(setup: "SessionSetup", given: CommandOptions, notifier: "Noti
 
 
 def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifier", view: str | None = None) -> "Ended":
-    """Carry out a trial by ``carry_out``. Returns the trial, and the interruption if the trial was interrupted after
-    its begin, otherwise None.
+    """Carry out a trial by calling ``carry_out``. Returns the trial and, if the trial was interrupted after its begin,
+    the error Interrupted; otherwise None.
 
-    If the trial will be printed in a form for programs, such as JSON, only problems are shown while it runs.
+    If the trial's result is printed in a format for programs, such as JSON, only problems are shown while the trial
+    runs.
     """
     from perfbisect.hunt.attempt import CommandCallbacks
 
@@ -207,8 +209,9 @@ def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifie
 def hunt_differing_results(
     given: CommandOptions, settings: "Settings", several: "SeveralResults", caller: "CommandCallbacks"
 ) -> int:
-    """For a command that prints several results: compare good and bad in each result, and hunt each result that
-    differs. The hunts of all results use the same runs. Returns the highest exit status of the hunts.
+    """For a workload whose command prints several results: compare good and bad in each result, and start a hunt for
+    each result that differs. Each run gives all results, so the hunts use the same runs. Returns the highest exit
+    status of the hunts.
     """
     from dataclasses import replace
 
@@ -238,9 +241,8 @@ def hunt_differing_results(
     tell("\n".join(difference_lines(trial, compare_builds(trial, trial.request.metric))))
     policy, again = recognised.policy, f"{bisect_command('compare', trial.name, history)} --hunt"
     again = f"to continue: {again}{'' if recognised.explain else ' --no-explain'}"
-    if policy != replace(
-        policy.unlimited(), direction=worse_direction(recognised.metric), min_effect=Policy().min_effect
-    ):
+    default = replace(policy.unlimited(), direction=worse_direction(recognised.metric), min_effect=Policy().min_effect)
+    if policy != default:
         again = f"to begin again: {command_to_run(recognised, history)}"  # hunts of a comparison use the default policy
     note(f"To see all results: {bisect_command('show', trial.name, history)}; after an interruption, {again}")
     if cut:
@@ -264,7 +266,7 @@ def hunt_differing_results(
 
 
 def print_trial_end(ended: "Ended", given: CommandOptions) -> int:
-    """Print a trial and a hint for the next command, and return the exit status."""
+    """Print the result of a trial, and suggest the next command; return the exit status."""
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.core.stats.paired_comparison import is_every_ratio_measured

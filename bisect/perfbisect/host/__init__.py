@@ -1,1 +1,1 @@
-"""A place where commands run: every effect on a machine goes through a Host."""
+"""Runs commands on machines: every command and file for a machine is sent through a Host."""

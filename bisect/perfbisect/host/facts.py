@@ -1,7 +1,7 @@
-"""Facts about a host: hardware, settings and other properties. Each fact is a command and a pure function that parses
-its output.
+"""Reads facts about a host: hardware, settings and other properties. Each fact is a command, and a pure function (a
+parser) that parses the output of the command.
 
-A parser gets the output of the command, and returns None if the output contains no answer.
+A parser returns None if the output does not contain the fact.
 """
 
 import json
@@ -25,21 +25,21 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T_co]):
-    """A command ``argv``, and a function ``read`` that parses the command's stdout, and returns None if the stdout
-    contains no answer."""
+    """A property of a host: the command ``argv`` that shows the property, and the function ``read`` that parses the
+    command's stdout. ``read`` returns None if the stdout does not contain the property."""
 
     argv: tuple[str, ...]
     read: Callable[[str], T_co | None]
 
 
 def fact_from_command(*argv: str) -> Callable[[Callable[[str], T | None]], Fact[T]]:
-    """A decorator that turns a parser into a Fact; the parser gets the stdout of the command ``argv``."""
+    """A decorator that turns a function into a Fact; the function parses the stdout of the command ``argv``."""
     return lambda read: Fact(argv, read)
 
 
 def read_fact(host: Host, fact: Fact[T]) -> T | None:
-    """The value of a fact; None if the host has no answer: a program or a file is missing, or the output lacks the
-    answer."""
+    """The value of a fact; None if the host cannot tell it, because a program or a file is missing, or because the
+    output does not contain the value."""
     try:
         answer = host.run(fact.argv, check=False)
     except EnvironmentFailure:
@@ -54,7 +54,7 @@ class FactAnswers:
     outputs: Mapping[tuple[str, ...], str]  # argv → stdout; without commands that failed
 
     def get(self, fact: Fact[T]) -> T | None:
-        """The value of a fact; None if the host has no answer."""
+        """The value of a fact; None if the output does not contain the value."""
         output = self.outputs.get(fact.argv)
         return None if output is None else fact.read(output)
 
@@ -65,7 +65,7 @@ for command do said=$(sh -c "$command" 2>/dev/null </dev/null); printf '%s\\f%s\
 
 
 def read_facts(host: Host, facts: Iterable[Fact[object]]) -> FactAnswers:
-    """The answers for many facts. perfbisect reads all facts by a single command, to save round trips to the host."""
+    """The outputs of the commands of many facts. A single script runs all commands, to save round trips to the host."""
     commands = list(dict.fromkeys(fact.argv for fact in facts))
     parts = host.script(_ALL, *map(shlex.join, commands), timeout=120).stdout.split("\f")
     return FactAnswers(
@@ -93,7 +93,7 @@ def _integer(text: str) -> int | None:
 
 
 def _parser_of_first_group(pattern: str, convert: Callable[[str], T]) -> Callable[[str], T | None]:
-    """A parser that returns the first group of a pattern's match, converted by ``convert``."""
+    """A parser that searches for ``pattern``, and returns the first group of the match, converted by ``convert``."""
 
     def read(text: str) -> T | None:
         match = re.search(pattern, text, re.MULTILINE)
@@ -103,13 +103,14 @@ def _parser_of_first_group(pattern: str, convert: Callable[[str], T]) -> Callabl
 
 
 def _lookup_parser(**answers: T) -> Callable[[str], T | None]:
-    """A parser that looks up the output in ``answers``; None if the output is not in ``answers``."""
+    """A parser that returns the value that ``answers`` has for the output; None if ``answers`` does not contain the
+    output."""
     return lambda text: answers.get(text.strip())
 
 
 def _lscpu_fact(field: str, convert: Callable[[str], T | None]) -> Fact[T]:
-    """A fact from a field of ``lscpu -J``. The list of fields in the output of lscpu is flat in most versions of
-    util-linux and nested in some."""
+    """A fact from a field of ``lscpu -J``. Most versions of lscpu print a flat list of fields; some versions print a
+    nested list."""
 
     def read(text: str) -> T | None:
         try:
@@ -140,8 +141,7 @@ cp --reflink=always "$d/a" "$d/b" 2>/dev/null && echo yes || echo no"""
 
 @fact_from_command(*_shell_argv(f"grep -H . {_CPUS}/vulnerabilities/*"))
 def MITIGATIONS(listing: str) -> str | None:
-    """The mitigations of the processor's vulnerabilities. Vulnerabilities that do not affect the processor are left
-    out."""
+    """The kernel's mitigations of vulnerabilities that affect the processor."""
     rows = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
     states = [(name, state.strip()) for name, _, state in rows if state.strip()]
     affected = [f"{name} {state}" for name, state in states if state != "Not affected"]
@@ -150,7 +150,7 @@ def MITIGATIONS(listing: str) -> str | None:
 
 @fact_from_command("cat", "/proc/swaps")
 def SWAP_TOTAL_AND_USED_MIB(swaps: str) -> tuple[int, int] | None:
-    """A pair: MiB of swap, and MiB of swap in use."""
+    """A pair: the MiB of all swap space, and the MiB of swap space in use."""
     if not swaps.startswith("Filename"):
         return None
     sizes = re.findall(r"^\S+\s+\w+\s+(\d+)\s+(\d+)\s+-?\d+\s*$", swaps, re.MULTILINE)
@@ -170,7 +170,7 @@ def STEAL_SHARE(stat: str) -> float | None:
 
 @fact_from_command(*_shell_argv("cat /proc/net/tcp /proc/net/tcp6"))
 def LISTENING_PORTS(tables: str) -> frozenset[int] | None:
-    """The numbers of the TCP ports on which a program listens."""
+    """The numbers of the TCP ports on which any program of the host listens."""
     rows = (line.split() for line in tables.splitlines())
     # The fourth column is the state; 0A is LISTEN.
     return frozenset(
@@ -246,32 +246,34 @@ DRIVERS = Fact(  # the databases for which sysbench was compiled
 
 
 def free_bytes_fact(path: PurePosixPath) -> Fact[int]:
-    """The bytes available to the user on the file system of ``path``."""
+    """The number of bytes that are available to the user on the file system of ``path``."""
     return Fact(("df", "-B1", "--output=avail", "--", str(path)), _parser_of_first_group(r"^\s*(\d+)\s*$", int))
 
 
 def file_system_fact(host: Host) -> Fact[str]:
-    """The file system of the root folder, and its size: ``ext4, 252 GiB``."""
+    """The type and the size of the file system of the root folder, such as ``ext4, 252 GiB``."""
 
     def read(df: str) -> str | None:
-        words = df.split()[2:]  # after the header
+        words = df.split()[2:]  # the words after the header
         return f"{words[0]}, {int(words[1]) >> 30} GiB" if len(words) == 2 and words[1].isdecimal() else None
 
     return Fact(("df", "-B1", "--output=fstype,size", "--", str(host.root)), read)
 
 
 def reflink_fact(host: Host) -> Fact[str]:
-    """Whether files below the root folder can be copied without copying their blocks: "yes" or "no"."""
+    """"yes" if the file system of the root folder can copy a file without copying its blocks (reflink), otherwise
+    "no"."""
     return Fact(_shell_argv(_REFLINKS, "reflink", str(host.root)), first_line)
 
 
 def free_bytes(host: Host) -> int | None:
-    """The bytes available to the user on the file system of the root folder; None if unknown."""
+    """The number of bytes that are available to the user on the file system of the root folder; None if unknown."""
     return read_fact(host, free_bytes_fact(host.root))
 
 
 def is_disk_full(host: Host) -> bool:
-    """Whether the disk of the root folder is so full that a failure is probably not caused by the commit."""
+    """Whether the disk of the root folder is nearly full; a failure is then probably caused by the full disk, not by
+    the commit."""
     available = free_bytes(host)
     return available is not None and available < FULL
 
@@ -282,8 +284,8 @@ def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:
 
 
 def read_fingerprint(host: Host, answers: FactAnswers) -> HostFacts:
-    """The fingerprint of a host, from the answers to ``fingerprint_facts``. Measurements are comparable only if they
-    were made with the same hardware, system and settings, which the fingerprint records."""
+    """The fingerprint of a host (its hardware, system and settings), from the values of ``fingerprint_facts``.
+    Measurements can be compared only if the fingerprint of their hosts is the same."""
     tools = {tool: answers.get(fact) for tool, fact in TOOLS.items()}
     settings = {setting: answers.get(fact) for setting, fact in {**SETTINGS, "disk": file_system_fact(host)}.items()}
     return HostFacts(

@@ -1,12 +1,13 @@
 """The shell scripts that start, supervise, follow and end a job. See ``perfbisect.host.jobs``."""
 
-# A collector copies one stream of the command into the job's file $1: the first $2 bytes immediately, for readers that
-# follow the job. The rest goes to parts of $3 bytes, named $1.1 and so on, of which only the last two stay; the leader
-# joins them at the end. The command writes to a pipe, which is as fast as a file. A collector is no child of the leader,
-# whose descendants are only the command's processes, but belongs to the leader's session. It survives the signals that
-# end the command, and ends when no process has the pipe open for writing. It writes how it ended over blanks, like the
-# status of a job; if it was killed, the blanks stay. It locks that file while it lives. If the output cannot be written,
-# the collector still reads it, so that the command continues.
+# A collector copies a stream (stdout or stderr) of the job's command from a pipe, which is as fast as a file, to the
+# job's file $1. The first $2 bytes are copied immediately, for readers that follow the job. Further bytes go to the
+# files $1.1, $1.2, … of $3 bytes each, of which only the last two are kept; at the end, the leader appends these two to
+# $1. A collector belongs to the leader's session, but is no child of the leader: all descendants of the leader are
+# processes of the command. A collector ignores the signals that end the command, and ends when no process has the pipe
+# open for writing. Then the collector replaces the blanks in the file $1.kept by a text that says how it ended; after a
+# killed collector the blanks remain. A running collector locks $1.kept. If $1 cannot be written, the collector still
+# reads the pipe, so that the command can continue.
 COLLECT = """\
 collect() {
     trap '' HUP INT TERM
@@ -31,8 +32,9 @@ attach() {
 }
 """
 
-# The leader waits for a collector, but not for processes that the command left behind and that have its pipe $4 open for
-# writing. Then it appends the end of the output, at most $3 bytes, after a note of the number of lost bytes.
+# The leader waits until a collector ends, except if processes that the command left behind have the collector's pipe $4
+# open for writing. Then the leader appends the end of the output, at most $3 bytes, to the job's file, after a note of
+# the number of omitted bytes.
 FINISH = """\
 held() {
     ls -l /proc/[0-9]*/fd 2>/dev/null | grep '^l.w' | grep -q -F -e "-> $1"
@@ -69,11 +71,12 @@ join() {
 }
 """
 
-# Leads the job in folder $1; it follows COLLECT and FINISH. A handled signal, unlike an ignored one, is not inherited:
-# the leader survives TERM, its command does not. A command that was killed from outside has no status, in three cases:
-# the leader got a signal, too, as in an orderly shutdown, where it may arrive a little later than at the command; the
-# command's signal, or timeout's status for a signal, came before $2 seconds had passed; or a collector was killed. The
-# status overwrites blanks, which needs no space on a full disk. If memory runs out, the kernel kills the command first.
+# Leads the job in the folder $1; the script is appended to COLLECT and FINISH. The leader handles signals, and does not
+# ignore them, because a command inherits ignored signals: so TERM ends the command, but not the leader. The job gets no
+# status if the command was killed from outside, which the leader concludes in three cases: the leader got a signal, too
+# (in an orderly shutdown, perhaps a little later than the command); the command ended by a signal, or with timeout's
+# status for a signal, before $2 seconds had passed; or a collector was killed. The status replaces blanks in its file,
+# so that it needs no space on a full disk. If memory runs out, the kernel kills the command first (oom_score_adj).
 LEADER = """\
 exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
 signalled=; torn=
@@ -159,10 +162,10 @@ echo "$state"
 [ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
 """
 
-# Every process of the leader's session and their descendants (children of some servers open their own sessions) get TERM
-# once, whenever they appear, then KILL until none is left. If the leader's pid belongs to another process by now, the
-# session has ended: its number stays in use while the session exists. A session also ends with its boot, after which
-# another session may have its number.
+# Ends all processes of the leader's session and their descendants, because children of some servers open their own
+# sessions. Each process gets TERM once, as soon as it is seen; after $4 tries, all processes get KILL until no process
+# remains. If another process has the leader's pid, the session has ended, because no process gets the number of an
+# existing session as its pid. After a reboot the session has ended, too, but another session may have its number.
 KILL = """\
 members() {
     ps -e -o pid= -o ppid= -o sess= -o stat= | awk -v leader="$1" '

@@ -79,11 +79,8 @@ class JobOutput:
     @property
     def omitted_output_note(self) -> str:
         """A clause that says how much output is missing, to be added to a sentence; "" if no output is missing."""
-        return (
-            f"; {self.omitted_bytes / 1e6:,.1f} MB from the middle of its output are missing"
-            if self.omitted_bytes
-            else ""
-        )
+        text = f"; {self.omitted_bytes / 1e6:,.1f} MB from the middle of its output are missing"
+        return text if self.omitted_bytes else ""
 
 
 def start(

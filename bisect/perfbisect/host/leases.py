@@ -94,13 +94,11 @@ class LeasedMachine:
     def raise_if_ended(self) -> None:
         """Raise LeaseEnded if the last renewal reported that the lease has ended."""
         if self.ended:
-            raise LeaseEnded(
-                f"the lease of host {self.name} ({self.address}) has ended", "`bisect resume` leases another machine."
-            )
+            text = f"the lease of host {self.name} ({self.address}) has ended"
+            raise LeaseEnded(text, "`bisect resume` leases another machine.")
 
     def renew_now(self) -> None:
-        """Renew the lease immediately, for example if the machine does not answer. Raises LeaseEnded if it has ended.
-        """
+        """Renew the lease immediately, for example if the machine does not answer. Raises LeaseEnded if it has ended."""
         self.job.renew(self)
         self.raise_if_ended()
 
@@ -273,9 +271,8 @@ def _acquire(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
     command = fill_command(lease.acquire, asked)
 
     def failure(why: str) -> EnvironmentFailure:
-        return EnvironmentFailure(
-            f"{machines} cannot be leased: {why}", f"Check `acquire` of lease {lease.name} in {lease.file}."
-        )
+        advice = f"Check `acquire` of lease {lease.name} in {lease.file}."
+        return EnvironmentFailure(f"{machines} cannot be leased: {why}", advice)
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         job.refused = True

@@ -27,17 +27,18 @@ from perfbisect.recipes.inventory import HostEntry
 
 
 def connect(entry: HostEntry, _destination: str) -> "LocalHost":
-    """This machine as a host. A relative root folder is relative to the current folder. See ``registry.Connect``."""
+    """Returns a host that runs commands on this machine. A relative path of the root folder is relative to the current
+    folder. See ``registry.Connect``."""
     root = entry.root if entry.root.startswith("~") else Path(entry.root).absolute()
     return LocalHost(entry.name, PurePosixPath(root))
 
 
 @dataclass(frozen=True, slots=True)
 class LocalHost(Host):
-    """Commands run as children of this process, each in its own session.
+    """Runs commands on this machine, as child processes, each in its own session of processes (setsid).
 
-    Ctrl-C in the terminal therefore does not reach the command. A command that exceeds its time limit is killed with
-    its children.
+    So Ctrl-C in the terminal does not reach a command. A command that exceeds its time limit is killed together with
+    its child processes.
     """
 
     name: str
@@ -45,8 +46,8 @@ class LocalHost(Host):
     is_local = True
 
     def execute(self, command: Command) -> Result:
-        """Run a command; see ``Host.execute``. After a timeout, too much output or an exception, no process of the
-        command is left.
+        """Run a command; see ``Host.execute``. After a timeout, too much output or an exception, all processes of the
+        command have been killed.
         """
         with self._started(command, subprocess.PIPE) as process:
             try:
@@ -60,7 +61,7 @@ class LocalHost(Host):
 
     @contextmanager
     def begin_stream(self, argv: tuple[str, ...], peer: socket.socket) -> Iterator[StreamedCommand]:
-        """Start a command whose stdin and stdout are the socket; see ``Host.begin_stream``."""
+        """Start a command whose stdin and stdout are the socket ``peer``; see ``Host.begin_stream``."""
         with self._started(Command(argv), peer.fileno()) as process:
             peer.close()
             assert process.stderr
@@ -89,7 +90,8 @@ class LocalHost(Host):
             raise EnvironmentFailure(f"{program} does not start on host {self.name}: {error.strerror}") from error
 
     def _communicate(self, process: subprocess.Popen[bytes], command: Command) -> tuple[bytes, bytes]:
-        """Like ``Popen.communicate``, with a limit on kept output. Raises TimeoutError and TooMuchOutput."""
+        """Does the same as ``Popen.communicate``, but limits the output that is kept. Raises TimeoutError and
+        TooMuchOutput."""
         assert process.stdin
         assert process.stdout
         assert process.stderr
@@ -126,14 +128,14 @@ class LocalHost(Host):
 
 
 def kill_process_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process that leads a session of processes, and its children."""
+    """Kill all processes of the session (setsid) whose leader is ``process``."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def terminate_group(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End the process that leads a session of processes, and its children. TERM is sent first, so that the process can
-    end the programs that it started."""
+    """End all processes of the session (setsid) whose leader is ``process``. SIGTERM is sent first, so that the process
+    can end the programs that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             with suppress(ProcessLookupError):

@@ -37,18 +37,18 @@ from perfbisect.process import is_local_process, is_running, start_ticks, this_p
 
 BEAT = 60.0  # seconds between two heartbeats
 ABANDONED = 10 * BEAT  # seconds without a heartbeat after which the owner has ended, or cannot reach the host
-POLL = 5.0  # seconds between two looks at a lock while waiting for it
+POLL = 5.0  # seconds between two checks of a lock for which a session waits
 FOLDERS = ("/var/tmp", "/dev/shm")  # /dev/shm is used if /var/tmp is full or read-only, so that `bisect gc` can start
 OTHER_FOLDER = "PERFBISECT_LOCKS"  # environment variable with another folder, for all hosts
 SESSION = secrets.token_hex(8)  # session of this process, which may lock several hosts of one machine
 
 _WAITS, _HOLDS = "644", "444"
-# The uptime is the start of the shell, in 1/100 s since the boot: a container may have a different /proc/uptime. $1 is a
-# ticket or nothing. With a content $4, the ticket is written, with mode $2 and place $3 in the queue (empty: the last
-# place); without, it is touched. Folders follow. Prints the boot and the time of the machine, then for each ticket with a
-# heartbeat: name, mode, time of last change, content, and owner of the file, which may have blanks. Text that a user
-# could put into a line is encoded. A new content first has a temporary name: other users could put a link at a name that
-# they know in advance.
+# $1 is the name of a ticket, or "". If $4 is not "", the script writes the ticket with the content $4, the mode $2 and
+# the place $3 in the queue ("": the last place); otherwise the script updates the ticket's time. The folders of tickets
+# follow. Prints the boot and the time of the machine, then for each ticket with a heartbeat: name, mode, time of the
+# last change, content in base64, and owner of the file, whose name may contain blanks. The uptime is the start time of
+# the shell since the boot, because a container may have a different /proc/uptime. A ticket is written under a temporary
+# name and then renamed, because other users could put a link at a name that they know in advance.
 _TICKETS = f"""\
 ticket=$1 mode=$2 place=$3 content=$4; shift 4
 read -r boot </proc/sys/kernel/random/boot_id
@@ -131,15 +131,14 @@ class HostLock:
         self._writing = threading.RLock()
 
     def wait_for_turn(self, on_wait: WaitCallback | None, *, take_lock: bool) -> None:
-        """Wait until this session is the first in the queue for the lock; if ``take_lock``, then take the lock. If
-        ``on_wait`` is None, do not wait, but raise EnvironmentFailure if this session is not the first.
+        """Wait until this session is the first in the queue for the lock; then take the lock, if ``take_lock`` is true.
+        If ``on_wait`` is None and this session is not the first, raise EnvironmentFailure instead of waiting.
         """
         self._ended.set()
         self._ended = threading.Event()
         tickets = self._write_ticket(_WAITS)
-        threading.Thread(
-            target=self.send_heartbeats, args=(self._ended,), name=f"lock of {self.host.name}", daemon=True
-        ).start()
+        name = f"lock of {self.host.name}"
+        threading.Thread(target=self.send_heartbeats, args=(self._ended,), name=name, daemon=True).start()
         waited = False
         while True:
             mine = (float(self.place), self.ticket)

@@ -31,8 +31,8 @@ class Package(NamedTuple):
 
 @cache
 def known_packages() -> Mapping[str, Package]:
-    """The packages of ``packages.toml``: need → package. A program that is not listed is assumed to be in a package of
-    the same name."""
+    """A map from each need in ``packages.toml`` to its package. A program that is not listed is assumed to be in a
+    package of the same name."""
     return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=dict[str, Package])
 
 
@@ -84,7 +84,8 @@ def how_to_install(needs: Iterable[str], system: str = "", recipe_packages: Mapp
 def how_to_install_build_dependencies(
     source_package: Package, system: str = "", *, has_source_lines: bool = True
 ) -> str:
-    """A sentence with the command that installs the needs of the distribution's own build of ``source_package``.
+    """A sentence with the command that installs all packages that the distribution needs to build its package
+    ``source_package``.
 
     The result is "" if the name of the package on ``system`` is unknown. ``has_source_lines`` says whether apt is
     configured with source packages (lines ``deb-src``), which this command needs.
@@ -147,16 +148,16 @@ def missing_needs_error(
 
 
 def missing_programs(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``programs`` that the host does not have, in the same order."""
+    """The programs among ``programs`` that the host does not have, in the order of ``programs``."""
     script = 'for program do command -v -- "$program" >/dev/null 2>&1 || printf "%s\\n" "$program"; done'
     return tuple(host.script(script, *dict.fromkeys(programs)).stdout.splitlines())
 
 
 def missing_needs(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ...]:
-    """Those of ``needs`` (names of programs, headers and libraries) that the host does not have.
+    """The needs among ``needs`` (names of programs, headers and libraries) that the host does not have.
 
-    ``c`` and ``cxx`` are the shell commands of the compilers, with options. If a compiler is missing, it is reported in
-    place of the headers, and a missing pkg-config in place of the libraries.
+    ``c`` and ``cxx`` are the shell commands of the compilers, with options. If a compiler is missing, the compiler is
+    reported and no header; if pkg-config is missing, pkg-config is reported and no library.
     """
     unique = list(dict.fromkeys(needs))
     headers = [need for need in unique if need.endswith(HEADERS)]

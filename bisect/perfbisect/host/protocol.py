@@ -1,8 +1,7 @@
-"""The interface through which perfbisect runs all commands on a machine, the results and errors of commands, and hosts
-that wrap another host.
+"""Defines ``Host``, the interface through which perfbisect runs all commands on a machine; the results and errors of
+commands; and hosts that wrap another host.
 
-A command may print output without end. Output beyond the limits of this module is stored neither in memory nor on a
-disk.
+A command may print without end, so output beyond the limits of this module is stored neither in memory nor on a disk.
 """
 
 import errno
@@ -49,7 +48,7 @@ class Command:
 
     @property
     def added_env(self) -> Mapping[str, str]:
-        """The variables to add to the host's environment."""
+        """The environment variables of the command that are added to the environment of the host."""
         return LOCALE | dict(self.env or {})
 
     def result_of(self, status: int, out: bytes, err: bytes) -> "Result":
@@ -90,8 +89,8 @@ class Host(ABC):
     """A machine on which commands run. Commands write only below ``root``.
 
     ``run`` is for short commands. Long commands are jobs (``perfbisect.host.jobs``), which use only ``run``. A host is
-    a context manager, which acquires the host on entry and releases it on exit. The module ``perfbisect.host.lock``
-    gives a session the exclusive right to measure on a host. Each subclass implements ``execute`` and ``begin_stream``.
+    a context manager: the connection is opened on entry and closed on exit. The module ``perfbisect.host.lock`` gives a
+    session the exclusive right to measure on a host. Each subclass implements ``execute`` and ``begin_stream``.
     """
 
     __slots__ = ()
@@ -107,7 +106,7 @@ class Host(ABC):
             self.connection.open()
 
     def release(self) -> None:
-        """Close the connection. A command after the release opens the connection again."""
+        """Close the connection. A later command opens the connection again."""
         if self.connection:
             self.connection.close()
 
@@ -121,7 +120,7 @@ class Host(ABC):
         self.release()
 
     def subscribe(self, listener: "Listener") -> "Unsubscribe":
-        """Report connection events to the listener until the returned function is called."""
+        """Call ``listener`` when the connection is lost or restored, until the caller calls the returned function."""
         return self.connection.subscribe(listener) if self.connection else lambda: None
 
     def run(
@@ -136,12 +135,12 @@ class Host(ABC):
     ) -> Result:
         """Run ``argv`` (never through a shell) and wait until it ends; ``env`` is added to the host's environment.
 
-        If the connection is lost during the command, it is unknown how far the command came: the command is killed and
-        run once more. Therefore every command must be idempotent: a command that is killed at any point and run again
-        has the same effect, and prints the same output.
+        If the connection is lost during the command, the command is killed and run once more, because nobody knows
+        whether the command had ended. Therefore every command must be idempotent: if a command is killed at any point
+        and run again, its effect and its output are the same as after a single run.
 
-        Raises CommandFailed if ``check`` is true and the status is not 0 (the status is 124 after ``timeout``
-        seconds), EnvironmentFailure if the host cannot be reached or the program does not exist.
+        Raises CommandFailed if ``check`` is true and the exit status is not 0 (the exit status is 124 after ``timeout``
+        seconds). Raises EnvironmentFailure if the host cannot be reached or the program does not exist.
         """
         return check_result(self.name, self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout)), check)
 
@@ -157,14 +156,14 @@ class Host(ABC):
 
     @contextmanager
     def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
-        """Run ``argv`` with its stdin and stdout connected to a socket, which is yielded; for data that is too large
-        for ``run``.
+        """Run ``argv`` with its stdin and stdout connected to a socket, and yield the socket. Used for data that are
+        too large for ``run``.
 
-        Leaving the context closes the socket and waits until the command has ended. If the connection is lost, the
-        command is not run again.
+        At the end of the ``with`` block, the socket is closed, and perfbisect waits until the command has ended. If the
+        connection is lost, the command is not run again.
 
-        Raises CommandFailed if the status is not 0, ConnectionLost if the connection is lost, EnvironmentFailure like
-        ``run``.
+        Raises CommandFailed if the exit status is not 0, ConnectionLost if the connection is lost, and
+        EnvironmentFailure in the same cases as ``run``.
         """
         near, peer = socket.socketpair()
         with near, peer, self.begin_stream(tuple(argv), peer) as running, ThreadPoolExecutor(1) as pool:
@@ -181,11 +180,12 @@ class Host(ABC):
 
     @abstractmethod
     def begin_stream(self, argv: tuple[str, ...], peer: socket.socket) -> AbstractContextManager[StreamedCommand]:
-        """Start a command whose stdin and stdout are the other end of a stream's socket."""
+        """Start a command whose stdin and stdout are the socket ``peer``, which is connected to the socket that
+        ``stream`` yields."""
 
 
 def check_result(host: str, result: Result, check: bool) -> Result:
-    """Returns ``result``, or raises the errors of ``Host.run``."""
+    """Returns ``result``, or raises an error of ``Host.run`` if the command has failed."""
     if not result.ok and NO_SPACE in result.stderr:
         raise disk_full_error(host, last_line(result.stderr))
     if check and not result.ok:
@@ -199,7 +199,8 @@ def check_result(host: str, result: Result, check: bool) -> Result:
 
 
 def read_last_bytes(receive: Callable[[int], bytes]) -> bytes:
-    """Read a stream until it ends or its connection closes, and return its last bytes."""
+    """Read from ``receive`` until the stream ends or its connection is closed, and return the last bytes of the
+    stream."""
     last = b""
     with suppress(EOFError):
         while data := receive(1 << 16):
@@ -224,9 +225,8 @@ def too_much_output_error(host: str, argv: tuple[str, ...]) -> TooMuchOutput:
 
 def missing_folder_error(host: str, folder: object) -> EnvironmentFailure:
     """The error for a missing working directory."""
-    return EnvironmentFailure(
-        f"folder {folder} does not exist on host {host}", "The folder may have been removed. Run the command again."
-    )
+    text = f"folder {folder} does not exist on host {host}"
+    return EnvironmentFailure(text, "The folder may have been removed. Run the command again.")
 
 
 def _shown_command(argv: tuple[str, ...]) -> str:
@@ -241,7 +241,7 @@ def last_line(text: str) -> str:
 
 
 class DelegatingHost(Host):
-    """Wraps ``host``: every command runs within the context ``command_context``."""
+    """A host that runs each command on another host, ``host``, within the context ``command_context``."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -250,7 +250,7 @@ class DelegatingHost(Host):
 
     @abstractmethod
     def command_context(self) -> AbstractContextManager[None]:
-        """A context in which every command is run; the context may raise an error in place of the command."""
+        """The context in which each command is run. If the context raises an error on entry, the command is not run."""
 
     def execute(self, command: Command) -> Result:
         """Run a command; see ``Host.execute``."""
@@ -265,10 +265,11 @@ class DelegatingHost(Host):
 
 
 class StoppableHost(DelegatingHost):
-    """Wraps ``host``: after ``stop`` is set, the next command raises Cancelled and is not run.
+    """A host that runs each command on another host, ``host``. After ``stop`` is set, the next command is not run, and
+    Cancelled is raised.
 
-    Cancelled is raised once; ``stop`` is then cleared, so that the clean-up (ending a job, stopping a server) can
-    run.
+    Cancelled is raised only once. After that, ``stop`` is cleared, so that later commands can clean up (end a job, stop
+    a server).
     """
 
     def __init__(self, host: Host, stop: threading.Event) -> None:

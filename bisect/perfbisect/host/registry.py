@@ -5,13 +5,13 @@ The scheme of a host's address determines the kind of connection. To add a kind,
 add a line to CONNECTIONS.
 
 Everything below a root folder may be removed without asking the user, so the folder must belong to perfbisect. A root
-has a marker, the file ``.perfbisect``, whose only line says what the folder is and which version marked it. A missing
-or empty folder becomes a root and gets a marker. A folder that has contents but no marker is refused until the user
-adopts it. Also refused is a folder in which other users may have put links to files of this user: a folder of another
-user (except the superuser), or a folder that anyone may write to, unless the marker belongs to this user. Always
-refused are ``/``, a folder that is or contains the home folder, a repository, a folder of its git directory, and a
-folder inside the folders of another root. If a root folder is a symbolic link, these rules apply to the target of the
-link.
+folder contains a marker: the file ``.perfbisect``, whose only line says what the folder is and which version of
+perfbisect has written the marker. A missing or empty folder becomes a root folder and gets a marker. perfbisect refuses
+a folder that has contents but no marker, until the user adopts the folder. If the marker does not belong to this user,
+perfbisect also refuses a folder of another user (except the superuser) and a folder to which all users may write,
+because other users may have put links to files of this user into such a folder. perfbisect always refuses ``/``, a
+folder that is or contains the home folder, a git repository, a folder in a git directory, and a folder inside another
+root folder. If a root folder is a symbolic link, these rules apply to the target of the link.
 """
 
 import shlex
@@ -144,18 +144,19 @@ CONNECTIONS: dict[str, Connect] = {"local": local.connect, "ssh": ssh.connect, "
 
 
 def connect(entry: HostEntry) -> Host:
-    """The host of ``entry``, acquired and with a root folder that perfbisect may use; see ``_claim_root``.
+    """The host of ``entry``, with an open connection, after a check that perfbisect may use its root folder; see
+    ``_claim_root``.
 
-    An entry that has the key ``through`` needs no address. The address ``local`` means this machine. Any other address
-    without a scheme is an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder
+    An entry with the key ``through`` needs no address. The address ``local`` means this machine. Any other address that
+    has no scheme is an ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder
     cannot be created or does not belong to perfbisect, or if this process does not hold the lease of the host.
     """
     return connect_and_adopt_root(entry, allow_foreign=False)[0]
 
 
 def connect_and_adopt_root(entry: HostEntry, *, allow_foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
-    """Connect to the host as ``connect`` does; returns the host, and the names in a root folder that does not belong to
-    perfbisect. With ``allow_foreign``, the root folder may be a folder that does not belong to perfbisect.
+    """Connect to the host as ``connect`` does. If ``allow_foreign`` is true, a root folder that does not belong to
+    perfbisect is adopted. Returns the host, and the names of the contents of an adopted folder.
     """
     machine = leases.leased_machine(entry.name) if entry.leased else None
     entry = leased_host_with_address(entry, machine.connection_placeholders) if machine else entry
@@ -183,9 +184,9 @@ def connect_and_adopt_root(entry: HostEntry, *, allow_foreign: bool = True) -> t
 def _claim_root(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath, tuple[str, ...]]:
     """Create or check the root folder of a connected host, and return its path on the host.
 
-    ``host.root`` is the path as the user wrote it: absolute, or with ``~``. A folder that does not belong to perfbisect
-    is refused, unless ``adopt`` is true. If the folder is adopted, the names of its contents are returned, too. Raises
-    EnvironmentFailure.
+    ``host.root`` is the path as the user wrote it: an absolute path, or a path that begins with ``~``. A folder that
+    does not belong to perfbisect is refused, unless ``adopt`` is true. If the folder is adopted, the names of its
+    contents are returned, too. Raises EnvironmentFailure.
     """
     line = f"perfbisect {__version__} uses this folder as its root, and may remove all files below it at any time"
     further = _IN_CACHE if host.root.name == "perfbisect" else ()
@@ -217,6 +218,5 @@ def _root_refusal(entry: HostEntry, lines: list[str]) -> EnvironmentFailure:
     others = f" and {len(about) - _SHOWN:,} more" if len(about) > _SHOWN else ""
     problem, advice = _WRONG[lines[at].removeprefix(_TAG)]
     problem = problem.replace("{about}", ", ".join(about[:_SHOWN]) + others)
-    return EnvironmentFailure(
-        f"the root folder {entry.root} of host {entry.name} {problem}", _ADVICE + advice.replace("{host}", entry.name)
-    )
+    text = f"the root folder {entry.root} of host {entry.name} {problem}"
+    return EnvironmentFailure(text, _ADVICE + advice.replace("{host}", entry.name))

@@ -1,5 +1,5 @@
-"""Runs commands on a host over a connection that may break: reopens a lost connection, and runs the interrupted command
-again.
+"""Runs commands on a host over a connection that may be lost. A lost connection is reopened, and the interrupted
+command is run again.
 
 A command is sent as a script for a POSIX shell on the host.
 """
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Connection(ABC, Generic[T]):
-    """A connection to a host, opened at first use and reopened after it is lost. Thread-safe."""
+    """A connection to a host. The connection is opened at its first use, and reopened if it is lost. Thread-safe."""
 
     tells_at_once = False  # whether a lost connection is reported before the first attempt to reopen it has failed
     final: tuple[type[EnvironmentFailure], ...] = ()  # errors after which no further attempt to open it is made
@@ -70,7 +70,7 @@ class Connection(ABC, Generic[T]):
         """Close the connection with this ``state``."""
 
     def open(self) -> T:
-        """The state of the connection; the connection is opened if it is closed. Raises EnvironmentFailure, or
+        """Open the connection if it is closed, and return the state of the connection. Raises EnvironmentFailure, or
         ConnectionLost if the connection was open before.
         """
         with self._lock:
@@ -103,11 +103,12 @@ class Connection(ABC, Generic[T]):
         return lambda: self._listeners.remove(listener)
 
     def reopen(self, lost: ConnectionLost, deadline: float) -> None:
-        """Reopen a lost connection, with growing pauses between attempts, until ``deadline`` (of ``time.monotonic``).
+        """Try to reopen a lost connection until ``deadline`` (a time of ``time.monotonic``), with growing pauses
+        between the attempts.
 
-        Raises ConnectionLost after ``deadline``, and any other error of ``open`` at once. After a timeout or an
-        interruption, later calls try only once, so that cleaning up a host that cannot be reached does not wait
-        again.
+        Raises ConnectionLost if the connection could not be reopened until ``deadline``. Does not catch other errors of
+        ``open``. After a timeout or an interruption, later calls make only one attempt, so that the clean-up of a host
+        that cannot be reached does not wait again.
         """
         pause, reported, failure = 0.5, False, lost
         try:
@@ -184,8 +185,8 @@ class OutputLimitExceeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost(Host, Generic[T]):
-    """A host that runs commands over ``connection``; a command is run again if the connection is lost during the
-    command.
+    """A host that runs commands over ``connection``. If the connection is lost during a command, the command is run
+    again.
     """
 
     name: str
@@ -197,13 +198,13 @@ class RemoteHost(Host, Generic[T]):
     def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
         """Run a script once and return status, stdout, stderr. Raises ConnectionLost and OutputLimitExceeded.
 
-        ``kill_script`` finds a running script by its ``mark``. After ``limit`` seconds without output, the connection counts
-        as lost.
+        ``mark`` is a text by which ``kill_script`` finds the running script. If the script prints nothing for ``limit``
+        seconds, the connection counts as lost.
         """
 
     def kill_script(self, mark: str) -> None:
-        """Kill the processes that remain of the script with that mark. The default does nothing, for connections whose
-        scripts end with the connection. Raises EnvironmentFailure.
+        """Kill the remaining processes of the script whose mark is ``mark``. This default does nothing, which is right
+        for connections whose scripts end if the connection is lost. Raises EnvironmentFailure.
         """
 
     def execute(self, command: Command) -> Result:

@@ -1,8 +1,8 @@
 """Connects to a host over SSH, with the user's SSH settings.
 
-Settings, keys, the agent and jump hosts are from ~/.ssh/config, as fabric and paramiko read it. A host or jump host
-with an unknown key is refused. Commands run in SSH channels of fabric's connection. fabric's method ``run`` is not
-used, because it sends stdin byte by byte, and keeps all output of a command in memory.
+fabric and paramiko read the settings, the keys and the jump hosts from ~/.ssh/config, and use the user's SSH agent. A
+host or jump host with an unknown key is refused. Commands run in SSH channels of fabric's connection. fabric's method
+``run`` is not used, because it sends stdin byte by byte, and keeps all output of a command in memory.
 """
 
 import logging
@@ -44,8 +44,8 @@ ps -e -o pid= -o sess= -o args= | awk -v mark="$1" '
 
 
 def connect(entry: HostEntry, destination: str) -> "SshHost":
-    """The host at an ssh destination. If the root folder of ``entry`` is relative, it is in the remote user's home
-    folder. See ``registry.Connect``.
+    """The host ``entry`` at an SSH destination. If the root folder of ``entry`` is relative, it is in the home folder
+    of the user on the host. See ``registry.Connect``.
     """
     root = entry.root if entry.root.startswith(("/", "~")) else f"~/{entry.root}"
     return SshHost(entry.name, PurePosixPath(root), SshConnection(entry.name, destination, entry.port))
@@ -116,26 +116,26 @@ class SshHost(RemoteHost["Connection"]):
             return self._status(channel), stdout, stderr
 
     def kill_script(self, mark: str) -> None:
-        """Kill the remaining processes of the command that has the mark ``mark``, after a lost connection or an
-        interruption."""
+        """After a lost connection or an interruption, kill the processes that remain of the command with the mark
+        ``mark``."""
         self.run_script_once(remote.shell_script(Command(("sh", "-c", _END, "end", mark))), b"", "perfbisect-end", 60)
 
 
 def script_receiver(length: int, mark: str) -> str:
-    """The command line that reads a script of ``length`` bytes from stdin and runs it.
+    """A command line for the host: it reads a script of ``length`` bytes from stdin, and runs the script.
 
-    The command line is valid in every login shell that a user may have, and has the same text for all scripts except
-    the length and the mark. head reads exactly ``length`` bytes. A truncated script is not executed at all, because a
-    shell refuses a script without its last brace. If ``head`` is killed, the shell kills itself, because otherwise it
-    would run an empty script, which has the exit status 0.
+    The command line is valid in every login shell that a user may have. Only its length and its mark depend on the
+    script. ``head`` reads exactly ``length`` bytes. No part of a truncated script is executed, because the shell
+    refuses a script without its last brace. If ``head`` is killed, the shell kills itself; otherwise it would run an
+    empty script, and end with the exit status 0.
     """
     receive = f'perfbisect_script=$(head -c {length}) || kill -s KILL $$; eval "$perfbisect_script"'
     return f"exec sh -c '{receive}' {mark}"
 
 
 def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
-    """The bytes of a stream up to its end. The stream also ends if the connection is lost; the exit status of the
-    command then shows the loss.
+    """The bytes of a stream up to its end. If the connection is lost, the stream also ends; the caller notices the loss
+    by the missing exit status of the command.
 
     If the stream is longer than ``PRINTED``, the function closes the channel, which also ends the command's other
     stream, and raises OutputLimitExceeded.
@@ -152,7 +152,7 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
 
 def copy_stream(read: Callable[[int], bytes], write: Callable[[bytes], object], *closing: Callable[[], object]) -> None:
     """Copy data from ``read`` to ``write`` until the data ends or one side is closed; then call the functions
-    ``closing``. If a side was closed too early, the exit status of the command shows this, so no error is raised.
+    ``closing``. No error is raised if a side was closed too early, because the command then has a failure status.
     """
     closed = suppress(OSError, EOFError)  # a channel raises EOFError if its connection is closed
     with closed:
@@ -173,10 +173,10 @@ class SshConnection(HostConnection["Connection"]):
     final = (HostKeyRefused,)
 
     def __init__(self, name: str, address: str, port: int = 0) -> None:
-        """Open nothing yet.
+        """Do not open a connection yet.
 
-        ``address`` is an ssh destination: a name, an alias of the user's settings, or user@name; if ``port`` is 0, the
-        port is from these settings.
+        ``address`` is an SSH destination: a name, an alias in ~/.ssh/config, or user@name. If ``port`` is 0, the port
+        is from ~/.ssh/config.
         """
         super().__init__(name)
         self.address = address
@@ -194,8 +194,8 @@ class SshConnection(HostConnection["Connection"]):
     def new_connection(self) -> "Connection":
         """Open a new connection.
 
-        Raises EnvironmentFailure with advice if the host cannot be reached or refuses the login, HostKeyRefused if the
-        host's key is not the known key.
+        Raises EnvironmentFailure with advice if the host cannot be reached or refuses the login; raises HostKeyRefused
+        if the host's key is unknown or differs from the known key.
         """
         import paramiko
         from fabric import Connection
@@ -206,9 +206,8 @@ class SshConnection(HostConnection["Connection"]):
         try:
             connection = Connection(host, user=user or None, port=self.port or None)
         except (ValueError, paramiko.ConfigParseError) as error:
-            raise UsageError(
-                f"host {self.name} cannot be reached at {self.address}: {error}", _correct(self.name)
-            ) from error
+            text = f"host {self.name} cannot be reached at {self.address}: {error}"
+            raise UsageError(text, _correct(self.name)) from error
         try:
             for hop in reversed(_hops(connection)):
                 # Each step must end within PROMPT seconds; the first step within the user's ConnectTimeout, if set.
@@ -232,8 +231,8 @@ class SshConnection(HostConnection["Connection"]):
 
 
 def _hops(connection: "Connection") -> list[Any]:
-    """A connection, followed by the connections to its jump hosts, from the host to this machine. A gateway that is a
-    string is left out, because it is a command (ProxyCommand) of the user's settings, and not a connection.
+    """The connection to a host, then the connections to its jump hosts, last jump host first. A gateway that is a
+    string is left out, because it is a command (ProxyCommand in ~/.ssh/config), and not a connection.
     """
     hops: list[Any] = [connection]
     while hops[-1].gateway is not None and not isinstance(hops[-1].gateway, str):
@@ -242,7 +241,7 @@ def _hops(connection: "Connection") -> list[Any]:
 
 
 def _login_error(name: str, hop: "Connection", where: str, error: Exception) -> EnvironmentFailure:
-    """The error for a failed login; ``where`` is the text that names the host or the jump host."""
+    """The error for a failed login; ``where`` is the name of the host or the jump host in the message."""
     import paramiko
 
     at = f"{hop.host}:{hop.port}"
@@ -258,10 +257,8 @@ def _login_error(name: str, hop: "Connection", where: str, error: Exception) -> 
                 f"If the key of the host was changed on purpose: ssh-keygen -R '{known_host}', and then {_add_key_command(hop)}",
             )
         case paramiko.PasswordRequiredException():
-            why, advice = (
-                f"the key for {where} is locked by a passphrase",
-                "First unlock the key for the agent: ssh-add",
-            )
+            why = f"the key for {where} is locked by a passphrase"
+            advice = "First unlock the key for the agent: ssh-add"
         case paramiko.AuthenticationException():
             why = f"{where} refuses to log {hop.user} in: {reason}"
             advice = f"perfbisect logs in with a key, without a password. ssh-copy-id copies your key to the host. To check: `{ssh}`"
@@ -280,7 +277,7 @@ def _login_error(name: str, hop: "Connection", where: str, error: Exception) -> 
 
 
 def _accept_only_known_keys(name: str, hop: "Connection") -> None:
-    """Accept only hosts whose keys are in the known_hosts files of the user or of the system."""
+    """Make the connection refuse a host whose key is not in the known_hosts file of the user or of the system."""
     from paramiko import MissingHostKeyPolicy
 
     class Refuse(MissingHostKeyPolicy):

@@ -1,4 +1,5 @@
-"""A host behind a command such as ``srun`` or ``docker exec``: a machine, an allocation or a container.
+"""Runs commands on a host that a command such as ``srun`` or ``docker exec`` leads to: a machine, an allocation of a
+scheduler, or a container.
 
 One shell on the host runs many commands at once, so that all commands run in one step or container of the scheduler.
 The answer to a command is one line on stdout, which contains the outputs of the command in base64. Other lines on
@@ -103,8 +104,8 @@ Answer = tuple[int, bytes, bytes]  # status, stdout, stderr
 
 
 def connect(entry: HostEntry, _destination: str) -> "ThroughHost":
-    """The host behind ``entry.through``; a relative root is a path in the home folder on that host. See
-    ``registry.Connect``.
+    """The host to which the command ``entry.through`` leads. A relative root folder is a path in the home folder on
+    this host. See ``registry.Connect``.
     """
     root = entry.root if entry.root.startswith(("/", "~")) else f"~/{entry.root}"
     return ThroughHost(entry.name, PurePosixPath(root), Shell(entry.name, entry.through))
@@ -112,14 +113,15 @@ def connect(entry: HostEntry, _destination: str) -> "ThroughHost":
 
 @dataclass(frozen=True, slots=True)
 class ThroughHost(RemoteHost["ShellProcess"]):
-    """A host whose commands run in one shell, which is restarted after it is lost; each stream of a command has a
-    separate process.
+    """A host whose commands run in one shell. If the shell ends, perfbisect starts a new shell. Each command of
+    ``stream`` has its own process in place of the shell.
     """
 
     connection: "Shell"
 
     def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> Answer:
-        """Run a script once in the shell; an interruption ends the script. See ``RemoteHost.run_script_once``."""
+        """Run a script once in the shell. If perfbisect is interrupted, the script is killed. See
+        ``RemoteHost.run_script_once``."""
         running = self.connection.open()
         number, future = running.send(script.encode(), stdin)
         try:
@@ -138,7 +140,7 @@ class ThroughHost(RemoteHost["ShellProcess"]):
 
     @contextmanager
     def begin_stream(self, argv: tuple[str, ...], peer: socket.socket) -> Iterator[StreamedCommand]:
-        """Start a command with its stdin and stdout on the socket; see ``Host.begin_stream``."""
+        """Start a command whose stdin and stdout are the socket ``peer``; see ``Host.begin_stream``."""
         script = f"{script_prologue(Command(argv))}\nexec {shlex.join(argv)}"
         leading = ("sh", "-c", _PIPES, "pipes", *self.connection.command, "sh", "-c", _STREAM, "stream", script)
         with LocalHost(self.name, self.root).begin_stream(leading, peer) as running:
@@ -155,12 +157,14 @@ class ThroughHost(RemoteHost["ShellProcess"]):
 
 
 class Shell(Connection["ShellProcess"]):
-    """The shell behind ``command``, started at first use and restarted after it is lost. Thread-safe."""
+    """The shell that ``command`` starts on the host. The shell is started at its first use, and again if it ends.
+    Thread-safe."""
 
     tells_at_once = True
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
-        """Start nothing yet. ``command`` is the prefix with which a command runs on the host."""
+        """Only store the arguments. ``command`` is the prefix with which a command runs on the host, such as ``docker
+        exec NAME``."""
         super().__init__(name)
         self.command = tuple(command)
 
@@ -189,12 +193,10 @@ class ShellProcess:
         self._lock = threading.Lock()
         self._requests: SimpleQueue[bytes] = SimpleQueue()  # b"" is the last request
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-        program = [*command, "sh", "-c", _SERVER, "perfbisect", str(PRINTED + 1)]
+        argv = [*command, "sh", "-c", _SERVER, "perfbisect", str(PRINTED + 1)]
         pipe = subprocess.PIPE
         try:  # start_new_session: Ctrl-C does not reach the shell
-            self._process = subprocess.Popen(
-                program, stdin=pipe, stdout=pipe, stderr=self._errors, start_new_session=True
-            )
+            self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=self._errors, start_new_session=True)
         except OSError as error:
             self._errors.close()
             raise EnvironmentFailure(
@@ -214,7 +216,8 @@ class ShellProcess:
             raise
 
     def last_output_line(self) -> str:
-        """The last line on stderr of the command that leads to the host, such as the reason why this command ended."""
+        """The last line that the command that leads to the host has printed on stderr, such as the reason why it
+        ended."""
         if self._errors.closed:
             return ""
         written = self._errors.fileno()  # pread keeps the file offset, at which the command writes
@@ -222,7 +225,7 @@ class ShellProcess:
         return mask_credentials(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
     def send(self, script: bytes, stdin: bytes) -> tuple[int, Future[Answer]]:
-        """Start a script; return the number of the script, and the future of its answer."""
+        """Send a script to the shell; return the number of the script, and a future of the script's outputs."""
         number, future = next(self._numbers), Future[Answer]()
         with self._lock:
             if self.ended:
@@ -236,7 +239,7 @@ class ShellProcess:
         self._requests.put(b"end %d\n" % number)
 
     def _write_requests(self) -> None:
-        """Write the requests to the shell's stdin, until a request is empty or the shell has ended."""
+        """Write queued scripts to the shell's stdin, until an empty request is queued or the shell has ended."""
         assert self._process.stdin
         with suppress(OSError), self._process.stdin as stdin:
             while request := self._requests.get():
@@ -255,8 +258,8 @@ class ShellProcess:
                         future.set_result((int(status or b"137"), base64.b64decode(out), base64.b64decode(err)))
 
     def _clean_up_at_end(self) -> None:
-        """Wait for the end of the command, kill the processes that it left on this machine and that keep its output
-        open, and let all requests fail.
+        """Wait until the command that leads to the host has ended; kill the processes that this command has left on
+        this machine and that keep its output open; and let all unanswered requests fail.
         """
         self._process.wait()
         kill_process_group(self._process)
@@ -274,8 +277,8 @@ class ShellProcess:
         return connection_lost_error(self.name, self.last_output_line() or "the shell on the host ended")
 
     def close(self, *, at_once: bool = False) -> None:
-        """End the shell and the command that started it; unless ``at_once``, wait some time until the command ends by
-        itself.
+        """End the shell and the command that started the shell. If ``at_once`` is false, first wait some time for the
+        command to end by itself.
         """
         self._requests.put(b"")
         with suppress(subprocess.TimeoutExpired):

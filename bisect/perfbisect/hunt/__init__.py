@@ -1,1 +1,2 @@
-"""The application: sets up a hunt or a trial, locks its hosts, and runs the loop that measures until the end."""
+"""Carries out hunts and trials: sets them up, locks their hosts, and runs the loop that measures until the verdict of a
+hunt or the end of a trial."""

@@ -1,6 +1,6 @@
 """An attempt: one process carries out a session and shows every event.
 
-An error that ends the attempt says how to continue the session.
+The text of an error that ends the attempt contains the command that continues the session.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,8 @@ OpenView = Callable[[Mapping[int, str]], View]  # takes the titles of the member
 
 @dataclass(frozen=True, slots=True)
 class CommandCallbacks:
-    """The callbacks of the command that begins or resumes a session, and the path of the history."""
+    """The functions by which a session calls back the command that has begun or resumed the session, and the path of
+    the history."""
 
     path: Path | None  # path of the history
     open_view: OpenView
@@ -68,7 +69,7 @@ class CommandCallbacks:
 
 @dataclass(frozen=True, slots=True)
 class HuntOutcome:
-    """The end of a hunt: its verdict, or its failure. The outcome of a trial has neither a verdict nor a failure."""
+    """The result of a hunt: its verdict, or its failure. For a trial, both are None."""
 
     hunt: int
     verdict: Verdict | None
@@ -99,12 +100,11 @@ class SessionAttempt:
     name: str = ""  # the name of the session in commands: 12, b3, c4
 
     def carry_out(self, setups: Mapping[int, SessionSetup]) -> tuple[HuntOutcome, ...]:
-        """Carry out the session and show every event, until each member has ended.
-
-        Returns the verdict or the failure of each hunt. ``setups`` are the setups of the hunts or trials that continue,
-        by their index in the session. Raises Interrupted, or the failure of the session, with the command that
-        continues the session. If new options make a failed build succeed, or an output is recognised, the work
-        continues with new setups.
+        """Carry out the session and show every event, until each hunt or trial of the session has ended. Returns the
+        verdict or the failure of each hunt. ``setups`` are the setups of the hunts or trials that continue, by their
+        index in the session. Raises Interrupted, or the failure of the session, with the command that continues the
+        session. If additional compiler options make a failed build succeed, or if the format of the benchmark's output
+        is recognised, the work continues with changed setups.
         """
         history, numbers, failures = self.history, self.numbers, self.resume_failures or {}
         logs = [SavedLog(history, number) for number in numbers]
@@ -139,7 +139,7 @@ class SessionAttempt:
             self.members.append(member)
 
         def workers() -> Workers[LabEvent]:
-            """The hosts of the session as workers for the hunts or trials that have not ended."""
+            """The workers (hosts and build hosts) of the session, for the hunts or trials that have not ended."""
             labs = {index: lifecycle.labs for index, lifecycle in lifecycles.items() if self.members[index].is_open}
             span = next(iter(lifecycles.values())).setup.span  # the range, in `bisect narrow` of the present round
             return workers_of(labs, span.candidates, together=len(logs) > 1)
@@ -181,8 +181,8 @@ class SessionAttempt:
         return outcomes
 
     def _with_limits(self, logs: Sequence[SavedLog], setups: Mapping[int, SessionSetup]) -> Mapping[int, SessionSetup]:
-        """The setups with new limits of the session: the runs, builds and minutes that all hunts have spent so far,
-        plus the amounts in ``added_limits``.
+        """The setups with new limits for runs, builds and minutes. A new limit is the amount that the hunts of the
+        session have spent so far, plus the amount in ``added_limits``.
 
         The new limits are stored in the settings of each hunt.
         """
@@ -203,13 +203,14 @@ class SessionAttempt:
         return {index: replace(setup, settings=with_limits(setup.settings)) for index, setup in setups.items()}
 
     def store_failure(self, index: int, failure: PerfBisectError) -> None:
-        """Store in the history, and in the batch of the hunt, that a hunt or trial cannot continue."""
+        """Store in the history that a hunt or trial cannot continue; if the hunt belongs to a batch, also store this in
+        the batch."""
         with suppress(PerfBisectError):  # an error of the history itself cannot be stored
             self.history.enter_failure(self.numbers[index], str(failure), CLOCK.now())
             self._store_status(index, ENVIRONMENT, str(failure))
 
     def _store_status(self, index: int, status: int | None, failure: str = "") -> None:
-        """Store the exit status of a hunt in the batch of the hunt, if there is a batch."""
+        """If a hunt belongs to a batch, store the exit status of the hunt in the batch."""
         if self.batch:
             enter_batch_hunt_status(self.history, self.batch.id, index, status, failure)
         elif status is not None:
@@ -219,8 +220,8 @@ class SessionAttempt:
     def _carry_out_in_view(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
         """Carry out the session, and show its events in a view.
 
-        Returns the exception if the session was interrupted after all verdicts, while the reasons of the changes were
-        measured; otherwise None.
+        Returns an exception, without raising it, if the session was interrupted after all verdicts, while the reasons
+        of the changes were measured; otherwise None.
         """
         history, numbers, begun = self.history, self.numbers, self.caller.begun
         view = self.caller.open_view(dict(zip(numbers, titles, strict=True)))
@@ -286,7 +287,8 @@ class SessionAttempt:
         return None
 
     def _with_advice(self, failure: PerfBisectError, settings: Settings) -> PerfBisectError:
-        """The failure of the session with advice. The failure is stored for all hunts or trials without a verdict."""
+        """The failure of the session, completed by advice. The failure is also stored for each hunt or trial of the
+        session that has no verdict."""
         for index, member in enumerate(self.members):
             if member.failure is None and verdict_of(self.history, self.numbers[index]) is None:
                 self.store_failure(index, failure)
@@ -294,7 +296,8 @@ class SessionAttempt:
         return failure
 
     def advice_after(self, failure: PerfBisectError, settings: Settings) -> str:
-        """How to continue after a failure, or what to change first; "" if the failure itself states this."""
+        """Advice how to continue after a failure, or what to change first; "" if the failure already contains this
+        advice."""
         cause = failure.__cause__
         if isinstance(failure, NoMetricValues) or failure.exit_status == USAGE:
             return ""
@@ -311,7 +314,7 @@ class SessionAttempt:
 
     def _interrupted_reason_study(self, hunt_numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
         """The exception for an interruption after the verdicts, while the reasons of the changes were measured. The
-        exit status of the exception is the exit status of the verdicts.
+        exception has the exit status of the verdicts, because the interruption changes no verdict.
         """
         commands = " and ".join(bisect_command("why", str(number), self.history.path) for number in hunt_numbers)
         verdict = "The verdict is final" if len(hunt_numbers) == 1 else "The verdicts are final"
@@ -325,7 +328,8 @@ class SessionAttempt:
 
 
 def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tuple[Output, ...]:
-    """The results of a recognised output that are measured: all results in a comparison, otherwise one result.
+    """The benchmark results that a session measures, if it recognised the format of the benchmark's output: all results
+    in a comparison, otherwise one result.
 
     Raises SeveralResults if an output has several results and the user has not chosen one of them.
     """
@@ -334,11 +338,12 @@ def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tup
 
 
 def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]) -> Settings:
-    """The settings of a hunt that measures ``outputs`` (results in a recognised output), with the noise of earlier
-    hunts that measured the same metric.
+    """The settings of a hunt that measures the benchmark results ``outputs``, with the noise of earlier hunts by the
+    same metric.
 
-    If a rise is worse by one metric, and a drop is worse by the new metric, the direction of the hunt is reversed. A
-    hunt for a change for the worse thus remains a hunt for a change for the worse.
+    For example, a rise of a duration is worse, but a rise of a rate is better. If the old and the new metric differ in
+    this, the direction of the hunt (rise or drop) is reversed, so that the hunt still searches for a change for the
+    worse.
     """
     policy, metric = settings.policy, outputs[0].metric
     if policy.direction is not Direction.ANY and worse_direction(metric) is not worse_direction(settings.metric):
@@ -358,10 +363,11 @@ def verdict_of(history: History, number: int) -> Verdict | None:
 
 
 def refuse_imported(history: History, session: int, consequence: str, name: str = "") -> None:
-    """Raise UsageError for a session of another user, because its settings contain commands of this other user.
+    """Raise UsageError if the session was imported from another user, because its settings contain commands that this
+    user has not written.
 
-    ``consequence`` is a clause that ends the message, such as "it cannot be resumed here". ``name`` is the name of a
-    trial; "" for a hunt.
+    The message ends with the clause ``consequence``, such as "it cannot be resumed here". ``name`` is the name of a
+    trial, or "" for a hunt.
     """
     if owner := history.origin(session):
         relation, if_own = "imported from", ""

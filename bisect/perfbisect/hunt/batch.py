@@ -131,8 +131,7 @@ def option_values(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def read_batch_at_end(history: History, number: int) -> Batch:
-    """The batch ``number``. If all hunts of the batch have verdicts, the time at which the batch ended is stored first.
-    """
+    """The batch ``number``. If all hunts of the batch have verdicts, the time at which the batch ended is stored first."""
     batch = read_batch(history, number)
     if not batch.ended and all(hunt.status in VERDICTS for hunt in batch.hunts):
         end_batch(history, number, time.time())

@@ -1,12 +1,13 @@
-"""The driver of a session carries out the preparations, the orders of the plan, and the work after a verdict.
+"""Carries out a session: the preparations, then the work orders (descriptions of measurements) that the plan returns,
+then the work after a verdict.
 
 A session has one or several *members*: hunts of several workloads over one range, a single hunt, or a trial. Each
-member has a log. The plan of the session gives the orders; each order names its workload.
+member has a log. Each work order names the workload that it measures.
 
-In a session of several hunts, a build or a failed build is an event in the logs of all hunts without a verdict. A run
-or a failed run is an event in the log of the hunt that has ordered the run. Hunts for several results of one command
-share runs: the log of each hunt has the value of the hunt's result. Therefore the log of each hunt is complete, and can
-be read without the other logs.
+In a session of several hunts, the event of a build or a failed build is stored in the logs of all hunts without a
+verdict. The event of a run or a failed run is stored in the log of the hunt whose work order led to the run. Hunts for
+several results of one command share runs: the log of each hunt has its own result of the run. Therefore the log of each
+hunt is complete, and can be read without the logs of other hunts.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ Numbered = tuple[int, TimedEvent]  # (number of a member, event of this member)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFailed:
-    """An event of the loop: a workload cannot be measured, but other workloads of the session can."""
+    """Tells the driver that one workload cannot be measured, while other workloads of the session can be measured."""
 
     trouble: PerfBisectError
     host: str = ""
@@ -75,8 +76,8 @@ class WorkloadFailed:
 class SessionMember:
     """A member of a session: a hunt, or a trial, with its log.
 
-    A hunt is measured until its log has a verdict or the hunt fails. A trial is measured until the plan of the trial
-    ends.
+    A hunt is measured until its log has a verdict or the hunt fails. A trial is measured until its plan has no further
+    work order.
     """
 
     problem: SearchProblem | None  # None: a trial
@@ -98,11 +99,13 @@ class SessionMember:
 
     @property
     def is_open(self) -> bool:
-        """Whether the member is still measured: it has no verdict and no failure, and has not ended."""
+        """Whether the member is still measured: true while the member has no verdict, has not failed and has not
+        ended."""
         return self.lifecycle is not None and self.verdict is None and self.failure is None
 
     def log_decision(self, event: Decided) -> Iterator[TimedEvent]:
-        """Store a decision and its consequences: a choice of pairing, a forecast, a warning about the runs.
+        """Store a decision, and the events that follow from it: the choice between paired and interleaved runs, a
+        forecast of the cost of the hunt, and a warning about the runs.
 
         A hunt stores at most one forecast and one warning.
         """
@@ -127,13 +130,14 @@ class SessionMember:
 
 
 class HuntsPlanner:
-    """The planner of a session of one or several hunts."""
+    """Chooses the next measurement in a session of one or several hunts."""
 
     def __init__(self, members: Sequence[SessionMember]) -> None:
         self._members = members
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The next order of one of the hunts, or the verdict of a hunt while other hunts go on."""
+        """The next work order (the next measurement) of one of the hunts, or the verdict of one hunt; the other hunts
+        then continue."""
         members = self._members
         ended = [number for number, member in enumerate(members) if not member.is_open]
         if len(ended) == len(members):
@@ -164,7 +168,7 @@ class HuntsPlanner:
 
 
 class Driver:
-    """Carries out a session, as a sequence of events."""
+    """Carries out a session, and yields its events."""
 
     def __init__(
         self,
@@ -173,16 +177,18 @@ class Driver:
         workers: Callable[[], Workers[LabEvent]],
         failed: Callable[[int, PerfBisectError], None],
     ) -> None:
-        """``workers`` returns the workers that carry out the orders of ``plan``.
+        """``workers`` returns the workers that carry out the work orders of ``plan``.
 
-        ``failed`` is called with the number and the failure of a member that cannot go on while other members go on.
+        If a member cannot continue but other members can, ``failed`` is called with the number of this member and its
+        failure.
         """
         self.members = members
         self._plan, self._workers, self._failed = plan, workers, failed
         self._current = 0  # number of the hunt or trial to which the latest event belongs
 
     def events(self) -> Generator[Numbered]:
-        """The events of a session: the preparations of each member, the plan, then the work after each verdict."""
+        """The events of a session: first of the preparations of each member, then of the measurements, then of the work
+        after each verdict."""
         for number, member in enumerate(self.members):
             if lifecycle := member.lifecycle:
                 if (yield from self._events_of(number, lifecycle.opening())) is False:
@@ -250,8 +256,8 @@ class Driver:
         return [number for number, member in enumerate(self.members) if member.is_open]
 
     def _member_number(self, workload: int | None) -> int:
-        """The number of the member to which an event belongs: the only member, the workload's member, or the latest
-        open member.
+        """The number of the member to which an event belongs: the only member, or the member of ``workload``. If
+        ``workload`` is None, the member of the latest event, or another member if that member is no longer measured.
         """
         if len(self.members) == 1:
             return 0
@@ -260,8 +266,8 @@ class Driver:
         return self._current if self.members[self._current].is_open else next(iter(self._open_numbers), self._current)
 
     def _closing_events(self, number: int) -> Generator[Numbered]:
-        """The events from the verdict of a hunt, or from the end of the plan of a trial, to the end of the member;
-        empty for an ended member.
+        """The events from the verdict of a hunt, or from the last measurement of a trial, to the end of the member;
+        empty for a member that has ended.
         """
         member = self.members[number]
         if member.lifecycle and not member.failure and (member.verdict or not member.problem):
@@ -269,9 +275,10 @@ class Driver:
             member.lifecycle = None
 
     def _continue_search(self, number: int, member: SessionMember) -> Generator[Numbered]:
-        """Reopen a hunt whose search can continue, by the next round of a search in a diff, or by another metric.
+        """Reopen a hunt whose search can continue: with the next round of a search in a diff, or with another metric.
 
-        Another metric is tried if the metric does not differ between the ends, or if the search needs too many runs.
+        Another metric is tried if good and bad do not differ in the metric of the hunt, or if the search needs too many
+        runs.
         """
         if member.diff_lifecycle and member.verdict and not member.failure:
             if problem := (yield from self._events_of(number, member.diff_lifecycle.next_round(member.verdict))):
@@ -288,9 +295,7 @@ class Driver:
             member.problem, member.verdict, member.change_metric = problem, None, None
 
     def _copy_builds(self, number: int, member: SessionMember) -> Generator[Numbered]:
-        """Store in the log of a hunt the builds of other hunts that were made while this hunt had failed or had not
-        begun.
-        """
+        """Store in the log of a hunt the builds that other hunts made while this hunt had failed or had not begun."""
         logged_commits = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
         commits = {*member.problem.commits} if member.problem else set()
         for source in self.members:
@@ -308,8 +313,8 @@ class Driver:
                 logged_commits.add(commit)
 
     def _events_of(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
-        """Yields the ``events`` of a member, each with the member's number. Returns the result of the generator
-        ``events``; None if a failure concerns only this member.
+        """Yields each event of the generator ``events``, with the number of its member. Returns the result of the
+        generator; None if the generator raises a failure that concerns only this member.
         """
         self._current = number
         try:
@@ -332,11 +337,12 @@ class Driver:
 
 
 def combined_lab(labs: Mapping[int, Lab]) -> Lab:
-    """A lab that measures several workloads on one host; ``labs`` has the lab of each workload by its number."""
+    """A function that measures several workloads on one host. ``labs`` maps the number of each workload to the function
+    that measures this workload."""
 
     def measure(order: Measure) -> Generator[LabEvent]:
-        """Carry out an order in the lab of its workload. A failure that concerns only the order's workload becomes an
-        event.
+        """Carry out a work order with the function of its workload. A failure that concerns only this workload is
+        yielded as an event.
         """
         try:
             yield from labs[order.workload](order)
@@ -349,17 +355,18 @@ def combined_lab(labs: Mapping[int, Lab]) -> Lab:
 
 
 def has_runs_after_verdict(member: SessionMember) -> bool:
-    """Whether measurements follow the verdict of a hunt: for the reason of the change, or by another metric."""
+    """Whether measurements follow the verdict of a hunt: to find the reason of the change, or to search with another
+    metric."""
     verdict = member.verdict
     has_place = explained_step(verdict) is not None or isinstance(verdict, CodePlacement)
     return has_place or (member.change_metric is not None and ratio_of_indistinct_ends(verdict) is not None)
 
 
 def as_build_for_another(event: Event) -> Event:
-    """The event of a build, for the log of a hunt that has not ordered the build.
+    """The event of a build, changed for the log of a hunt that has not ordered the build.
 
-    The event keeps the seconds of the build, from which the search derives the cost of builds. The seconds of this
-    build are not added to the time that the hunt has spent.
+    The event keeps the seconds of the build, from which the search estimates the cost of builds. But the event is
+    marked, so that these seconds do not count as time that this hunt has spent.
     """
     if isinstance(event, BuildFinished):
         return replace(event, facts=replace(event.facts, reused=True))
@@ -369,10 +376,10 @@ def as_build_for_another(event: Event) -> Event:
 
 
 def event_for_result(event: RunFinished, output: Output, *, is_ordered: bool) -> RunFinished | CandidateSkipped:
-    """The event of a run that several hunts share, for the log of the hunt for the result ``output``; ``is_ordered``
-    says that this hunt has ordered the run.
+    """The event of a run that several hunts share, changed for the log of the hunt for the result ``output``.
+    ``is_ordered`` says that this hunt has ordered the run.
 
-    If the run lacks the result ``output``, the event says that the candidate was skipped.
+    If the output of the run lacks the result ``output``, the returned event says that the candidate was skipped.
     """
     run, value = event.facts, event.facts.results.get(output.result)
     if is_ordered:
@@ -385,7 +392,8 @@ def event_for_result(event: RunFinished, output: Output, *, is_ordered: bool) ->
 
 
 def concerns_one_workload(trouble: PerfBisectError) -> bool:
-    """Whether a failure concerns only one workload: its runs fail at an end of the range, or have no value."""
+    """Whether a failure concerns only one workload: the workload's runs of good or bad fail, or its output has no value
+    of the metric."""
     if isinstance(trouble, RangeEndFailed):
         return isinstance(trouble.__cause__, RunFailed) and trouble.__cause__.stage not in BUILDING
     return isinstance(trouble, UsageError | NoMetricValues)

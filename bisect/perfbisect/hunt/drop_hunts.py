@@ -1,8 +1,8 @@
 """Carries out hunts for the drops of a stored comparison.
 
-All drops between the same two builds are hunted in one session, with common builds. Each hunt is stored with the
-comparison when the hunt begins, so that an interrupted call can be repeated: hunts with a verdict are not repeated,
-begun hunts continue, and the other hunts begin.
+One session hunts for all drops between the same two builds, so that its hunts share builds. When a hunt begins, the
+history stores for which drop of the comparison it is, so that an interrupted command can be repeated: hunts with a
+verdict are not repeated, unfinished hunts continue, and missing hunts begin.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,7 +49,7 @@ OPEN = ("running", "interrupted", "failed")  # states of hunts without a verdict
 
 @dataclass(frozen=True, slots=True)
 class DropOptions:
-    """The options of hunts for drops."""
+    """The options that `bisect compare --hunt` passes to the hunts for drops."""
 
     # The smallest drop of interest, as a fraction; None: the value that is stored with the comparison.
     min_effect: float | None = None
@@ -64,7 +64,7 @@ class HuntedComparison:
     settings: Settings
 
     def ranges_to_hunt(self) -> Iterable[DropRange]:
-        """The drops to hunt, grouped by the two builds at the ends of the drops."""
+        """The drops to hunt, grouped by the two builds between which a drop is."""
         return ranges_of_drops(find_drops_to_hunt(self.trial, self.settings.policy.min_effect))
 
     def hunt_of(self, drop: Drop) -> DropHunt | None:
@@ -72,7 +72,7 @@ class HuntedComparison:
         return next((hunt for hunt in self.trial.hunts if (hunt.work, hunt.first, hunt.last) == key_of(drop)), None)
 
     def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
-        """Store with the comparison that a hunt for a drop has begun."""
+        """Store in the history that ``hunt`` is the hunt for a drop of this comparison."""
         history.enter_drop_hunt(self.trial.id, key_of(drop), hunt)
 
     def range_title(self, span: DropRange) -> str:
@@ -83,8 +83,8 @@ class HuntedComparison:
 
 
 def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int | str]:
-    """Maps the title of each pair of neighbouring builds to the number of candidates between the two builds, or to the
-    reason why no hunt is possible.
+    """For each pair of successive builds of a comparison, by the title of the pair: the number of candidates between
+    the two builds, or the reason why no hunt between the builds is possible.
 
     Raises UsageError if no hunt between any two builds is possible.
     """
@@ -118,7 +118,8 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
 
 
 def huntable_drops(history_path: Path | None, trial: SessionState) -> list[Drop]:
-    """The drops of a comparison that a hunt can explain, because there are several candidates between the builds."""
+    """The drops of a comparison for which a hunt is useful, because there are several candidates between the two
+    builds."""
     with closing(History.open(history_path, read_only=True)) as history, suppress(PerfBisectError):
         comparison = read_comparison(history, trial.name, DropOptions())
         drops = find_drops_to_hunt(trial, comparison.settings.policy.min_effect)
@@ -133,7 +134,8 @@ def candidate_count(settings: Settings) -> int:
 
 
 def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
-    """Lines that list the drops to hunt, their hunts so far, and the number of candidates of each range."""
+    """Lines of text that list the drops to hunt, the hunts for these drops so far, and the number of candidates between
+    the two builds of each drop."""
     ranges = [*comparison.ranges_to_hunt()]
     trial, request = comparison.trial, comparison.trial.request
     if not ranges:
@@ -158,9 +160,8 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
 
 
 def read_comparison(history: History, name: str, options: DropOptions) -> HuntedComparison:
-    """The comparison of that name, with the settings for its hunts.
-
-    Raises UsageError if the trial is not a comparison or is imported, or if all builds of the comparison are binaries.
+    """The comparison with the name ``name``, and the settings for its hunts. Raises UsageError if the trial is not a
+    comparison or is imported, or if all its builds are installed binaries, which have no commits.
     """
     trial = history.trial(name)
     if trial.request.kind is not TrialType.COMPARE or trial.origin:
@@ -187,7 +188,8 @@ def read_comparison(history: History, name: str, options: DropOptions) -> Hunted
 
 
 def hunt_drops(compared: str, caller: CommandCallbacks, options: DropOptions) -> list[DropHunt | None]:
-    """Hunt all drops of a comparison. Returns the hunt for each drop; None for a hunt that could not begin.
+    """Hunt all drops of the comparison with the name ``compared``. Returns the hunt for each drop, or None if the hunt
+    could not begin.
 
     Raises Interrupted, with the command that continues the hunts.
     """
@@ -202,11 +204,14 @@ def hunt_drops(compared: str, caller: CommandCallbacks, options: DropOptions) ->
         return [comparison.hunt_of(drop) for span in comparison.ranges_to_hunt() for drop in span.drops]
 
 
-def hunt_all(history: History, read_again: Callable[[], T], caller: CommandCallbacks, how_to_continue: str) -> tuple[T, bool]:
-    """Hunt all ranges of a comparison. Returns the comparison at the end, and whether all hunts have ended.
+def hunt_all(
+    history: History, read_again: Callable[[], T], caller: CommandCallbacks, how_to_continue: str
+) -> tuple[T, bool]:
+    """Carry out the hunts in all ranges of a comparison in which builds differ. Returns the comparison at the end, and
+    whether all hunts have ended.
 
-    ``read_again`` reads the comparison again before each hunt. If a range cannot be hunted, ``say`` is called with the
-    reason, and the next range is hunted. Raises Interrupted with ``how_to_continue``.
+    ``read_again`` reads the comparison from the history before the hunts of each range. If a hunt fails, ``caller.say``
+    prints the reason, and the hunts in the next range begin. Raises Interrupted with the advice ``how_to_continue``.
     """
     tried, all_ended = set[tuple[int, int, int]](), True
     while True:
@@ -229,8 +234,8 @@ def hunt_all(history: History, read_again: Callable[[], T], caller: CommandCallb
 
 
 def with_interrupted_reasons(history: History, hunts: Iterable[DropHunt], settings: Settings) -> tuple[DropHunt, ...]:
-    """The hunts. If ``settings`` ask for the reasons of changes, and the measurement of a hunt's reason was
-    interrupted, this hunt gets the state "interrupted"."""
+    """The hunts, some with a changed state: if ``settings`` request the reason of each change, and the measurement of
+    the reason was interrupted, the state of the hunt is "interrupted", so that the hunt is continued."""
     as_interrupted = partial(replace, state="interrupted", culprit="")
     return tuple(
         as_interrupted(hunt) if settings.explain and was_reason_interrupted(history, hunt.hunt) else hunt
@@ -239,7 +244,7 @@ def with_interrupted_reasons(history: History, hunts: Iterable[DropHunt], settin
 
 
 def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, caller: CommandCallbacks) -> None:
-    """Hunt the drops of one range whose hunts have no verdict: begun hunts continue, and the other hunts begin.
+    """Carry out the hunts for the drops of one range: hunts without a verdict continue, and missing hunts begin.
 
     A hunt that cannot go on, because its workload or its range has changed, is replaced by a new hunt.
     """
@@ -268,8 +273,10 @@ def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, 
         begin_hunts(history, comparison, new_drops, caller)
 
 
-def begin_hunts(history: History, comparison: HuntedComparison, drops: Sequence[Drop], caller: CommandCallbacks) -> None:
-    """Begin the hunts for drops of one range, as one session."""
+def begin_hunts(
+    history: History, comparison: HuntedComparison, drops: Sequence[Drop], caller: CommandCallbacks
+) -> None:
+    """Begin and carry out the hunts for drops of one range, as one session."""
     drops_to_store = iter(drops)
 
     def store(number: str) -> None:
@@ -291,9 +298,10 @@ def settings_for(comparison: HuntedComparison, drop: Drop) -> Settings:
 
 
 def for_one_result(settings: Settings, result: str) -> Settings:
-    """The settings of a hunt for one result of a command, from the settings of a comparison of all its results.
+    """The settings of a hunt for one benchmark result, derived from the settings of a comparison of all results that
+    the benchmark command prints.
 
-    The hunt counts no instructions, because the instructions of the whole command say nothing about one result.
+    The hunt does not count instructions, because the command executes instructions for all its results.
     """
     [output] = (output for output in settings.outputs if output.result == result)
     quick, name = settings.quick, f"{settings.workload} {result}"
@@ -303,7 +311,7 @@ def for_one_result(settings: Settings, result: str) -> Settings:
 
 
 def comparison_of_ends(settings: Settings, outputs: Sequence[Output], waiting: WaitCallback | None) -> SessionSetup:
-    """The setup of a comparison of good with bad, in all results that the command of a hunt prints."""
+    """The setup of a comparison of good with bad in all results that the benchmark command of a hunt prints."""
     # The comparison measures the same layouts as the hunts, so that the hunts can reuse its builds.
     policy = Policy(pairing=settings.policy.pairing, layouts=settings.policy.layouts)
     comparison = replace(settings, outputs=tuple(outputs), metric=outputs[0].metric, policy=policy)
@@ -314,11 +322,11 @@ def comparison_of_ends(settings: Settings, outputs: Sequence[Output], waiting: W
 
 
 def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict[int, Settings]:
-    """For each result in which good and bad differ, the number of the result in a comparison, and the settings of a
-    hunt for the result.
+    """The settings of a hunt for each benchmark result in which good and bad differ, by the index of the result in the
+    comparison ``trial``.
 
-    Changes that are not in the direction of the hunt are ignored. ``settings`` are the settings of a hunt for all
-    results. The false discovery rate is controlled over all results.
+    ``settings`` are the settings of a hunt for all results. Changes in the direction for which the hunt does not search
+    are ignored. The false discovery rate over all results is controlled.
     """
     policy, metric = settings.policy, trial.request.metric
     names, changed = [work.name for work in trial.request.works], list[str]()
@@ -331,10 +339,12 @@ def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict
 
 
 def with_measured_ends(setup: SessionSetup, log: Sequence[Event], run_filter: tuple[str, ...]) -> SessionSetup:
-    """The setup of a hunt for one result, with the builds and runs of its ends from a comparison's log.
+    """The setup of a hunt for one benchmark result, with the builds and runs of good and bad from ``log``, the log of a
+    comparison.
 
-    The runs are used only if the filter of the hunt's own runs is ``run_filter``, the filter of the comparison's runs.
-    Nothing is copied if good is no ancestor of bad, because the hunt then measures the merge base in place of good.
+    ``run_filter`` is the filter by which the comparison's command selected benchmarks. The hunt uses the runs only if
+    its own command has the same filter. The runs are not copied if good is no ancestor of bad, because the hunt then
+    measures the merge base in place of good.
     """
     output, span, events = setup.settings.output, setup.span, dict[tuple[str, type[Event]], Event]()
     assert output
@@ -355,13 +365,15 @@ def with_measured_ends(setup: SessionSetup, log: Sequence[Event], run_filter: tu
 
 
 def with_common_runs(hunts: Sequence[Settings]) -> list[Settings]:
-    """The settings of the hunts of one session; hunts for several results of one command share runs."""
+    """The settings of the hunts of one session, changed such that hunts for several results of one benchmark command
+    share runs."""
     outputs = tuple(hunt.output for hunt in hunts if hunt.output)
     return [replace(hunt, outputs=outputs) for hunt in hunts] if len(outputs) == len(hunts) > 1 else [*hunts]
 
 
 def revision_name_or_commit(settings: Settings, build: TrialBuild) -> str:
-    """The name of a build without its variant, if this name is a revision of the build's commit; else the commit."""
+    """The name of a build without its variant, if git resolves this name to the build's commit; otherwise the hash of
+    the commit."""
     name = build.name.removesuffix(f"@{build.variant}")
     with suppress(PerfBisectError):
         repository = open_repository(Path(settings.repository))
@@ -371,5 +383,5 @@ def revision_name_or_commit(settings: Settings, build: TrialBuild) -> str:
 
 
 def key_of(drop: Drop) -> tuple[int, int, int]:
-    """The numbers of the workload, the first build and the last build of a drop."""
+    """The indexes of the workload, the first build and the last build of a drop."""
     return drop.work, drop.first, drop.last

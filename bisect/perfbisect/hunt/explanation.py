@@ -1,11 +1,12 @@
-"""Measures after the verdict why the culprit is slower: runs the culprit and its parent again. See ``core/explain``.
+"""Measures why the culprit is slower, by further runs of the culprit and its parent after the verdict. See
+``core/explain``.
 
-Each kind of measurement is a study. The studies are made in the order of ``PARTS``. The events of a study are stored in
-the log of the hunt, and change no verdict, because no decision reads these events. Measurements of an earlier attempt
-are not repeated. If a study fails, an event says why, and the next study follows; the failed study is repeated when the
-reason is measured again.
+Each kind of measurement (counters, profiles, query plans …) is a study. ``PARTS`` lists the studies in their sequence.
+The events of a study are stored in the log of the hunt, and change no verdict, because the search does not read these
+events. Measurements of an earlier attempt are not repeated. If a study fails, an event states the reason, and the next
+study begins; a later attempt repeats the failed study.
 
-At the end, the source functions that the culprit changes are read from the user's clone and stored as an event, so that
+At the end, the functions that the culprit's diff changes are read from the user's clone and stored as an event, so that
 a report needs no repository.
 """
 
@@ -53,9 +54,8 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.wording.quantities import duration
 from perfbisect.wording.text import advised
 
-STUDY_SHARE = (
-    0.1  # share of a hunt's time for all studies except exact counts; a round that has begun may exceed this share
-)
+# share of a hunt's time for all studies except exact counts; a round that has begun may exceed this share
+STUDY_SHARE = 0.1
 COUNT_SHARE = 0.2  # share of a hunt's time for exact counts by function
 LEAST_SECONDS = 90.0  # in a short hunt, the least time of all studies, and the least time of exact counts
 LENGTH_ADVICE = f"; with {{{EVENTS}}} in place of a number in the command, a short run would be enough"
@@ -68,7 +68,7 @@ WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
 
 @dataclass(frozen=True, slots=True)
 class StudyPart:
-    """A kind of measurement of culprit and parent that can show why the culprit is slower."""
+    """A study: a kind of measurement of the culprit and its parent that can show why the culprit is slower."""
 
     name: str
     # Returns the study for turns of this number of seconds, in a hunt of this state.
@@ -93,7 +93,7 @@ class StudyPart:
 
 
 def timed_runs(runs: Iterable[RunFacts]) -> list[RunFacts]:
-    """The runs that were timed; runs whose instructions were counted exactly are left out."""
+    """The entries of ``runs`` without exact counts of instructions, which are not timed."""
     return [run for run in runs if not run.counted]
 
 
@@ -103,7 +103,7 @@ def runs_of_hunt(state: SessionState) -> list[RunFacts]:
 
 
 def is_count_by_function(event: Event) -> bool:
-    """Whether an event is an exact count of instructions by function."""
+    """Whether an event contains the exact number of instructions of each function."""
     return isinstance(event, Profiled) and explained_part(event) == "instructions" and not event.facts.samples
 
 
@@ -117,7 +117,7 @@ def is_often_off_cpu(workload: Workload, runs: Iterable[RunFacts]) -> bool:
 
 
 def is_function_clear(explanation: Explanation) -> bool:
-    """Whether the profiles show, far beyond noise, in which function the difference is."""
+    """Whether the profiles clearly show which function causes the difference of the culprit and its parent."""
     total, spread = total_difference(explanation.functions)
     guilty = [row for row in explanation.functions if row.difference * total > 0 and row.beyond_noise]
     if explanation.location:
@@ -127,7 +127,8 @@ def is_function_clear(explanation: Explanation) -> bool:
 
 
 def counted_operations(state: SessionState) -> int:
-    """The operations of each exactly counted run of a hunt, which are equal for both builds; 0 without such runs."""
+    """The number of operations in each run whose instructions were counted exactly, which is the same for all builds of
+    a hunt; 0 if there are no such runs."""
     studied = [event.facts for event in state.explanation_events if isinstance(event, Counted)]
     return next((run.events for run in (*studied, *runs_of_hunt(state)) if run.counted), 0)
 
@@ -174,9 +175,7 @@ PARTS: tuple[StudyPart, ...] = (
         share=0.0,
         hunt_share=COUNT_SHARE,
         is_useful=lambda builder, workload, _: not counting_obstacle(builder, workload),
-        has_certain_round=lambda workload: (
-            not workload.command
-        ),  # a server's counted runs are short
+        has_certain_round=lambda workload: not workload.command,  # a server's counted runs are short
         least_seconds=counting_seconds,
     ),
     # Instructions are sampled if they were not counted exactly, and if the processor counts instructions.
@@ -203,7 +202,7 @@ PARTS: tuple[StudyPart, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ReasonStudy:
-    """The change whose reason is measured, with the host and the workload of the measurements."""
+    """The data that all studies of one change share: the change whose reason is measured, the host, and the workload."""
 
     step: Step
     log: SavedLog
@@ -228,10 +227,11 @@ def measure_reason(
     hunt_count: int = 1,
     seconds: float = 0.0,
 ) -> Generator[TimedEvent]:
-    """Measure why the first step of a verdict changed the speed, except measurements that the log already has.
+    """Measure the reason of the first change that a verdict names; measurements that the log already has are not
+    repeated.
 
-    ``hunt_count`` is the number of hunts in the session: the time of a hunt is the session's time ÷ ``hunt_count``. The
-    studies may take ``seconds`` seconds or, if ``seconds`` is 0, the usual shares of the hunt's time.
+    The studies may take ``seconds`` seconds or, if ``seconds`` is 0, fixed shares of the hunt's time. The time of a
+    hunt is the time of the session divided by ``hunt_count``, the number of hunts in the session.
     """
     if (step := explained_step(verdict)) is None:
         return
@@ -261,11 +261,11 @@ def measure_reason(
 
 
 def measure_part(part: StudyPart, study: ReasonStudy, max_seconds: float) -> Generator[TimedEvent]:
-    """Measure the rounds of a study that are not in the log yet, for at most ``max_seconds`` seconds.
+    """Measure the rounds of a study that are not in the log yet, for about ``max_seconds`` seconds.
 
-    A round is begun only if it will probably end within ``max_seconds``. A turn (the measurement of one build) is
-    assumed to take as long as the longest turn so far, or, before the first turn, as long as a visit of the search. If
-    a round has begun, all of its runs are made.
+    A round measures the culprit and its parent once, and is always completed. A round begins only if it will probably
+    end within ``max_seconds``. The estimate is the longest measurement of one build so far; before the first
+    measurement, the estimate is the usual time that a visit (one start of the server) takes in addition to its runs.
     """
     state, workload, builds = study.log.state, study.workload, study.culprit_and_parent
     turn_counts = turns_by_candidate([event for event in state.explanation_events if part.is_result(event)])
@@ -306,8 +306,8 @@ def measure_part(part: StudyPart, study: ReasonStudy, max_seconds: float) -> Gen
                 yield Measure((PlannedRuns(build, 1),), Purpose.EXPLAIN, host_number)
 
     def append(event: Event, _: int | None) -> TimedEvent:
-        """Store an event if it is a result of the study. Other events are only shown, because the search would use them
-        if they were in the log.
+        """Store an event if it is a result of the study. All other events are only shown, because the search would use
+        these events if they were in the log.
 
         If the culprit or its parent fails, the study ends.
         """
@@ -325,8 +325,7 @@ def measure_part(part: StudyPart, study: ReasonStudy, max_seconds: float) -> Gen
 
 
 def without_reused_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
-    """``events`` without the events of reused builds, because each turn of a study would repeat the events of such
-    builds."""
+    """``events`` without the events that a build was reused, because every measurement of a study has these events."""
     begun: TimedEvent | None = None
     for at, event in events:
         if isinstance(event, BuildStarted):
@@ -341,9 +340,9 @@ def without_reused_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
 
 
 def turns_by_candidate(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
-    """The number of turns of each candidate, including interrupted turns.
+    """The number of turns (measurements of one build in a study) of each candidate, including interrupted turns.
 
-    A turn of a study has one event for each group of counters, for each event of perf, or for each statement.
+    A turn has one event for each group of counters, one for each event of perf, or one for each SQL statement.
     """
     event_counts: Counter[tuple[int, str]] = Counter()
     for event in events:
@@ -359,8 +358,8 @@ def turns_by_candidate(events: Iterable[Counted | Profiled | Planned]) -> Counte
 
 
 def visit_overhead(events: Sequence[tuple[float, Event]]) -> float:
-    """The seconds of a visit outside of timed runs: the upper quartile over runs, because runs that begin no visit have
-    almost no such time."""
+    """The seconds of a visit (one start of the server) in addition to its timed runs. The result is the upper quartile
+    over all runs, because a run that is not the first of its visit has almost no additional time."""
     overheads = sorted(
         later - earlier - event.facts.seconds
         for (earlier, _), (later, event) in pairwise(events)

@@ -1,9 +1,9 @@
 """Finds the hosts that are unfit to measure, from their fitness checks (``hunt/trials/checks.py``).
 
-A fitness check is stored as an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from
-its fitness checks, and is not stored. If the user accepts the present level of a host, the settings of the host's
-latest check are renamed to ACCEPTED_CHECK. So the acceptance is stored in the check, and is exported and removed with
-the check.
+A fitness check measures once a day whether a host is as fast and as quiet as before. A check is stored as an A/A test
+whose settings have the name FITNESS_CHECK. The fitness of a host is computed from its checks, and is not stored. If the
+user accepts the present speed of a host as normal, the settings of the host's latest check are renamed to
+ACCEPTED_CHECK; the acceptance is therefore exported and removed together with this check.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,8 @@ FitnessByMachine = dict[str, list[Fitness]]  # machine → its fitness after eac
 
 
 def fitness_by_machine(history_path: Path | None, machines: Iterable[str] = ALL_MACHINES) -> FitnessByMachine:
-    """The fitness of ``machines``, by default of all machines that were checked.
+    """For each machine of ``machines`` (by default, each machine that was checked): the fitness after each of its
+    checks, oldest check first.
 
     The checks are read from the history at ``history_path``. If there is no history, the result is empty.
     """
@@ -36,8 +37,8 @@ def fitness_by_machine(history_path: Path | None, machines: Iterable[str] = ALL_
 
 
 def unfit_hosts(history_path: Path | None, machines: Iterable[str] = ALL_MACHINES) -> dict[str, str]:
-    """For each unfit machine of ``machines`` (by default, of all machines), a sentence with the reason and the command
-    that accepts the machine.
+    """For each unfit machine of ``machines`` (by default, of all machines): a sentence that states why the machine is
+    unfit, and the command by which the user accepts the machine's present speed.
     """
     latest = {name: fitness[-1] for name, fitness in fitness_by_machine(history_path, machines).items()}
     option = with_history("", history_path)
@@ -45,9 +46,9 @@ def unfit_hosts(history_path: Path | None, machines: Iterable[str] = ALL_MACHINE
 
 
 def accept_levels(history_path: Path | None, machines: Sequence[str]) -> None:
-    """Accept the present level of machines, from their latest checks, as the usual level.
+    """Accept the speed of machines in their latest fitness checks as their normal speed.
 
-    Raises UsageError, and accepts no level, if one of the machines is fit.
+    Raises UsageError, and changes nothing, if one of the machines is fit.
     """
     latest = {machine: fitness[-1] for machine, fitness in fitness_by_machine(history_path, machines).items()}
     unfit = {machine: fitness.check.number for machine, fitness in latest.items() if fitness.unfit}

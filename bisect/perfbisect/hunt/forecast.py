@@ -1,9 +1,10 @@
-"""The forecast of hunts before they begin: builds, runs, time and disk, and the commands for both ends (`--dry-run`).
+"""For `--dry-run`: the probable builds, runs, time and disk space of hunts that have not begun, and the commands that
+the hunts would run for good and bad.
 
-The commands are composed by the modules that would run them, but no command runs. On the hosts, only facts are read:
-memory, cores, compiler, counters of perf, the user and a free port. A checkout and small files, which the commands
-need, are made in a temporary folder of this machine. In the printed commands, the path of this temporary folder is
-replaced by the path of the host's root folder.
+The modules that would run the commands only return them, and no command is run. On the hosts, perfbisect only reads
+facts: memory, cores, compiler, counters of perf, the user and a free port. A checkout and small files, which are needed
+to compose the commands, are made in a temporary folder of this machine. In the printed commands, the path of the host's
+root folder replaces the path of this temporary folder.
 """
 
 from collections import deque
@@ -58,7 +59,7 @@ IN_BACKGROUND = "&  # ends when it is stopped"
 
 @dataclass(frozen=True, slots=True)
 class CommandGroup:
-    """Consecutive commands with a title."""
+    """Successive commands of the printed script, with a title."""
 
     title: str
     lines: tuple[str, ...]
@@ -66,7 +67,7 @@ class CommandGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListingRequest:
-    """A commit whose commands are to be listed, with its hosts and recipes."""
+    """A request to list the commands for a commit, with the hosts and recipes."""
 
     host: Host
     entry: HostEntry
@@ -80,9 +81,9 @@ class ListingRequest:
 
 
 def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRange, host: Host) -> str:
-    """A line with the probable builds, runs, time and disk of hunts over one range.
+    """A line with the probable builds, runs, time and disk space of hunts over one range.
 
-    The noise, and the costs of builds and runs, come from earlier hunts in the history at ``path``.
+    The estimate uses the noise, and the durations of builds and runs, of earlier hunts in the history at ``path``.
     """
     policy, choices = hunts[0].policy, len(span.graph.candidates)
     builds, runs_text, more_parts = build_bounds(choices, policy), "; runs: not known before the ends are measured", []
@@ -109,10 +110,10 @@ def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRang
 
 
 def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]:
-    """The lines of --dry-run for hunts over one range: the forecast, then a script with the commands.
+    """The lines that --dry-run prints for hunts over one range: the forecast, then a script with the commands.
 
-    For the bad end, the script has all commands. For the good end and for further workloads, the script has only the
-    commands that differ from the commands for the bad end. The forecast uses earlier hunts in the history at ``path``.
+    The script has all commands for bad. For good, and for further workloads, the script has only commands that differ
+    from the commands for bad. The forecast uses earlier hunts in the history at ``path``.
     """
     settings, *further_hunts = hunts
     recipes = load_requested(settings)
@@ -137,7 +138,8 @@ def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]
 
 
 def command_groups(settings: Settings, recipes: Recipes, commit: str) -> tuple[CommandGroup, ...]:
-    """The commands for one commit on the first host, and on the first build host if the first host does not build."""
+    """The commands for a commit on the first host; if the first host makes no builds, also the commands on its first
+    build host."""
     builder, workload = recipes
     entry = load_host(settings.host, settings.hosts_path)
     build_entry = None if entry.builds_itself else load_host(entry.build_hosts_except_itself[0], settings.hosts_path)
@@ -148,7 +150,7 @@ def command_groups(settings: Settings, recipes: Recipes, commit: str) -> tuple[C
 
 
 def script_lines(groups: Sequence[CommandGroup]) -> Iterator[str]:
-    """The lines of a script with the commands, and their titles as comments."""
+    """The lines of a script with the commands; the titles of the groups are comments."""
     for group in groups:
         yield ""
         yield f"# {group.title}"
@@ -172,9 +174,9 @@ def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
 
 
 def _archives_and_plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, tuple[BuildPlan, ...]]:
-    """The archives that the commit needs, and the plan of its build.
+    """A group that lists the archives that the commit needs, as comments; and the plans of the commit's build.
 
-    With profile-guided optimization there are two plans: the instrumented build, then the optimised build.
+    With profile-guided optimization, there are two plans: for the instrumented build, then for the final build.
     """
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
@@ -204,7 +206,7 @@ def _archives_and_plans(request: ListingRequest, scratch: LocalHost) -> tuple[Co
 
 
 def _build_groups(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> Iterator[CommandGroup]:
-    """The submodules of the commit, and the environment and commands of its build."""
+    """Groups with the submodules of the commit (as comments), with the environment of its build, and with the commands."""
     repository, builder = open_repository(Path(request.settings.repository)), request.builder
     listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
     yield CommandGroup(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
@@ -225,7 +227,7 @@ def _build_groups(request: ListingRequest, work: PurePosixPath, *plans: BuildPla
 def _visit_groups(
     request: ListingRequest, scratch: LocalHost, prefix: PurePosixPath, plan: BuildPlan
 ) -> Iterator[CommandGroup]:
-    """The configuration of the server, and the commands that load data and measure a visit."""
+    """The configuration of the server, and the commands that load the data, begin a visit, and measure a run."""
     host, entry, workload = request.host, request.entry, request.workload
     size = read_fact(host, MEMORY_MIB) or 1, read_fact(host, CORES) or 1
     values = shared_placeholders(scratch, entry, request.builder, *size)
@@ -249,7 +251,7 @@ def _visit_groups(
 
 
 def _loading_commands(loading: dataset.DatasetLoading) -> Iterator[str]:
-    """The commands that load the data, with the start and the stop of the server."""
+    """The commands that start the server, load the data, and stop the server."""
     service, checks = loading.service, [loading.check_command()] if loading.service and loading.workload.check else []
     load, check = ([_with_environment(step.argv, step.env) for step in steps] for steps in (loading.commands(), checks))
     if service is None:
@@ -262,8 +264,8 @@ def _loading_commands(loading: dataset.DatasetLoading) -> Iterator[str]:
 
 
 def _with_server(service: Service | None, *lines: str) -> Iterator[str]:
-    """The commands that start the server, then the commands ``lines``, then the command that stops the server; without
-    a server, only ``lines``."""
+    """The commands that start the server, the commands ``lines``, and the command that stops the server; if there is no
+    server, only ``lines``."""
     if service is None:
         yield from lines
         return
@@ -275,11 +277,11 @@ def _with_server(service: Service | None, *lines: str) -> Iterator[str]:
 
 
 def _commands(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
-    """Commands of the server's recipe, with their environment."""
+    """The commands ``argvs`` of the server's recipe as lines of a script, with their environment variables."""
     return [_with_environment(service.argv(argv), service.env) for argv in argvs]
 
 
 def _with_environment(argv: Sequence[str], env: Mapping[str, str], cpus: str = "") -> str:
-    """A command with its environment variables, pinned to its processors."""
+    """A command as a line of a script: its environment variables, taskset with its processors, and its words."""
     variables = [f"{name}={shell_word(value)}" for name, value in env.items()]
     return " ".join([*variables, shell_words([*jobs.taskset(cpus), *argv])])

@@ -1,10 +1,10 @@
-"""Runs that a hunt makes outside of its search. A commit is run only if the log has too few runs of the commit.
+"""Runs that a hunt makes before or after its search. Runs that the log already has are not repeated.
 
 With `--metric auto`, if the ends differ in instructions but not in time, the hunt continues with instructions as its
-metric. Hosts that can count instructions exactly do so. On other hosts, the hunt uses the instructions that perf has
-counted during the timed runs.
+metric. A host that can count instructions exactly counts the instructions of the ends in further runs. For all other
+hosts, the hunt uses the instructions that perf has counted during the timed runs.
 
-Runs after a verdict do not change the verdict, but say more about the named commit:
+Runs after a verdict do not change the verdict, but give further facts about the commit that the verdict names:
 
 * If exact counts of instructions have named a culprit, the culprit and its parents are also timed. The report then says
   whether the operations per second confirm the culprit.
@@ -31,10 +31,9 @@ from perfbisect.wording.unnamed import ignored_instructions_warning, metric_chan
 
 
 def append_after_verdict(log: SavedLog) -> Append[LabEvent, TimedEvent]:
-    """A function that stores the events of runs after a verdict; a failed build or run becomes a warning.
-
-    The candidate is not recorded as skipped, because it would then be excluded, although its earlier runs are evidence
-    for the verdict.
+    """A function that stores the events of runs after a verdict. If a build or run fails, the function stores a
+    warning, not a skipped candidate: the earlier runs of a skipped candidate are excluded, but the verdict is based on
+    these runs.
     """
 
     def append(event: Event, _: int | None) -> TimedEvent:
@@ -54,9 +53,9 @@ def order_of_missing_runs(
     counted: bool = False,
     purpose: Purpose = Purpose.ENDS,
 ) -> Measure | None:
-    """The order for the runs that are missing until each of ``nodes`` has ``runs_each`` runs.
-
-    The result is None if no run is missing, or if the hunt's budget of runs does not allow all missing runs.
+    """The work order (the description of the next measurement) for the runs that are missing until each of ``nodes``
+    has ``runs_each`` runs. The result is None if no run is missing, or if the hunt's limit of runs does not allow all
+    missing runs.
     """
     missing = {node: runs_each - len(runs_of(log, problem.commits[node], counted=counted)) for node in nodes}
     plan = tuple(PlannedRuns(node, runs) for node, runs in missing.items() if runs > 0)
@@ -73,8 +72,8 @@ def runs_of(log: SavedLog, commit: str, *, counted: bool = False) -> list[RunFac
 def count_instructions(
     order: Measure, problem: SearchProblem, append: Append[LabEvent, TimedEvent], workers: WorkersFor
 ) -> Generator[TimedEvent]:
-    """Carry out an order by exact counts of instructions. If the host cannot count, a warning is yielded, and the hunt
-    goes on."""
+    """Carry out a work order by runs in which instructions are counted exactly. If the host cannot count, the function
+    yields a warning, and the hunt goes on."""
     try:
         yield from run(FixedPlan(iter([order])), append, workers(problem.commits))
     except (EnvironmentFailure, UsageError) as error:
@@ -88,8 +87,8 @@ COUNTED_RUNS = 1  # number of counted runs of each build if builds differ by cod
 def confirming_runs(
     verdict: Verdict, problem: SearchProblem, log: SavedLog, workers: WorkersFor
 ) -> Generator[TimedEvent]:
-    """If the verdict is a culprit, time the culprit and its parents. If the verdict is code placement, count the
-    instructions of the commit and its parents."""
+    """If the verdict is a culprit that exact counts have named, make timed runs of the culprit and its parents. If the
+    verdict is code placement, count the instructions of the named commit and its parents."""
     match verdict:
         case Found(step):
             nodes = (step.candidate, *step.parents)
@@ -115,12 +114,11 @@ def setup_by_instructions(
     *,
     has_ended: bool,
 ) -> Generator[TimedEvent, None, SessionSetup | None]:
-    """The setup with which a hunt continues with instructions as its metric. The settings of this setup are stored as
-    the settings of the hunt.
-
-    The result is None if the instructions of the ends do not differ or cannot be counted. ``time_ratio`` is the ratio
-    of bad to good in the workload's metric; ``has_ended`` says whether the search by this metric has ended. If an
-    interrupted hunt is resumed, only the missing runs are counted.
+    """The setup with which a hunt continues, with instructions as its metric; None if the instructions of good and bad
+    do not differ, do not explain the change, or cannot be counted. The settings of this setup replace the stored
+    settings of the hunt. ``time_ratio`` is the ratio of bad to good in the hunt's metric so far, and ``has_ended`` is
+    true if the search by this metric has ended. If an interrupted hunt is resumed, counts that the log already has are
+    not repeated.
     """
     settings = setup.settings
     policy = replace(settings.policy, direction=Direction.RISE)
@@ -147,9 +145,8 @@ def setup_by_instructions(
 
 
 def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: SavedLog) -> bool:
-    """Whether runs would take too long under valgrind, so that their instructions are not counted.
-
-    Runs take too long if a command does a fixed amount of work, and its shortest timed run took 10 s or more.
+    """Whether instructions are not counted because runs under valgrind would take too long. This is the case if the
+    workload is a command with a fixed amount of work, whose shortest timed run took 10 s or more.
     """
     runs = runs_of(log, problem.commits[0])
     by_valgrind = any(site.count_method != PERF for site in setup.hosts) and not can_set_length(setup.workload)
@@ -159,8 +156,9 @@ def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: Saved
 def instructions_of_ends(
     problem: SearchProblem, log: SavedLog, counting_workers: WorkersFor | None
 ) -> Generator[TimedEvent, None, InstructionChange | None]:
-    """The difference of good and bad in instructions; None if unknown. ``counting_workers`` count the instructions
-    exactly. Without ``counting_workers``, the instructions are the counts that perf recorded during the timed runs.
+    """The difference of good and bad in instructions; None if the difference is unknown. ``counting_workers`` are the
+    workers that count instructions exactly. If ``counting_workers`` is None, the difference is computed from the counts
+    that perf recorded during the timed runs.
     """
     ends = [problem.commits[0], problem.commits[-1]]
     if counting_workers is None:

@@ -1,4 +1,4 @@
-"""The labs of a session, which build and measure candidates: one lab for each host. A lab uses builds and datasets that
+"""Makes the labs of a session: a lab builds and measures candidates on one host. A lab uses builds and datasets that
 earlier attempts have made."""
 
 import threading
@@ -54,16 +54,18 @@ class SessionLabs:
     locks: HostLocks  # the locks by which all labs of the session share the hosts
 
     def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
-        """Workers for the hosts of the hunt, which measure ``commits`` by timed runs, or carry out a ``study``."""
+        """One worker for each host of the hunt. The workers measure ``commits`` by timed runs, or carry out a ``study``
+        (such as profiles) in place of timed runs."""
         return workers_of({0: self}, commits, study)
 
     def _finished_builds(self, host: str = "") -> list[BuildFinished]:
-        """The builds in the hunt's log that were made on a host, by default on any host."""
+        """The builds in the hunt's log that were made on ``host``; if ``host`` is "", the builds of all hosts."""
         finished = [event for _, event in self.log.entries if isinstance(event, BuildFinished)]
         return [event for event in finished if host in ("", event.host or self.setup.settings.host)]
 
     def builds_made(self, candidates: Candidates, host: str = "") -> BuildRegistry:
-        """The builds of candidates that earlier attempts at the hunt have made on one host, by default on any host."""
+        """The builds of candidates that earlier attempts at the hunt have made on ``host``; if ``host`` is "", the
+        builds of all hosts."""
         finished, first = self._finished_builds(host), self.setup.settings.host
         made_on = {} if host else {event.facts.commit: event.host or first for event in finished}
         return BuildRegistry(candidates, {event.facts.commit: event.facts.key for event in finished}, made_on)
@@ -88,7 +90,8 @@ class SessionLabs:
         return BuildWorker(build_host.host.name, site.build_ahead, stop, describe, subscribe)
 
     def layout_seeds(self, host: int) -> LayoutSeeds | None:
-        """The seeds of randomized layouts on the host with that number; None if the hunt uses no randomized layouts."""
+        """The random seeds of randomized layouts on the host number ``host``; None if the hunt uses no randomized
+        layouts."""
         settings = self.setup.settings
         return LayoutSeeds(host + 1, len(settings.hosts)) if settings.policy.layouts else None
 
@@ -101,8 +104,8 @@ class SessionLabs:
         builds: BuildRegistry | None,
         seeds: LayoutSeeds | None,
     ) -> Lab:
-        """The lab of a hunt on the host with that number. Setting ``stop`` cancels the work of the lab; ``seeds`` are
-        the seeds of randomized layouts.
+        """The lab of a hunt on the host with that number. Setting ``stop`` cancels the work of the lab. ``seeds`` are
+        the random seeds of randomized layouts.
         """
         site, settings = stoppable(self.setup.hosts[host], stop), self.setup.settings
         name = site.host.name
@@ -135,7 +138,8 @@ class SessionLabs:
         """The lab of a trial; setting ``stop`` cancels its work. A trial runs on one host, unless the trial compares
         hosts instead of builds.
 
-        Builds with the same variant and configuration share a lab.
+        Internally, builds with the same variant (set of compiler settings) and the same server configuration are
+        measured by the same lab.
         """
         setup, trial = self.setup, self.log.state
         subjects, groups = trial.request.subjects, defaultdict[tuple[str, str], list[int]](list)
@@ -164,7 +168,8 @@ class SessionLabs:
                     labs |= {(work, number): lab.measure for number in on_host}
 
         def measure(order: Measure) -> Generator[LabEvent]:
-            """Carry out the order of one visit, and add the workload and the round to the events of its runs."""
+            """Carry out a work order for one visit (one start of the server), and add the workload and the round to the
+            events of its runs."""
             for event in labs[order.workload, order.plan[0].candidate](order):
                 if isinstance(event, RunStarted | RunFinished | CandidateSkipped):
                     event = replace(event, workload=order.workload, round=order.round)
@@ -180,12 +185,12 @@ def workers_of(
     *,
     together: bool = False,
 ) -> Workers[LabEvent]:
-    """Workers for the hosts of a session; each worker has the lab of a trial, or the labs of several hunts that share
-    builds.
+    """Workers for the hosts of a session. Each worker uses the lab of a trial, or, if several hunts share builds, the
+    labs of these hunts.
 
-    ``commits`` are the hashes of the candidates. If a ``study`` is given (such as profiles, for the reason of a
-    change), the workers carry it out in place of timed runs. ``together`` is true if the session has several hunts,
-    even if ``hunts`` has only a single hunt because the other hunts have ended.
+    ``commits`` are the hashes of the candidates. If a ``study`` is given (such as profiles that show the reason of a
+    change), the workers carry out the study in place of timed runs. ``together`` is true if the session has several
+    hunts, even if ``hunts`` has only a single hunt because the other hunts have ended.
     """
     first = next(iter(hunts.values()))
     sites, is_trial = first.setup.hosts, bool(first.setup.request.works)
@@ -235,13 +240,15 @@ def workers_of(
 
 
 def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
-    """A lab that passes orders of timed runs to one lab and orders of exact counts to another lab.
+    """A lab that passes work orders for timed runs to the lab ``timed``, and work orders for exact counts to the lab
+    ``counted``.
 
-    If the instructions of a build cannot be counted, the lab reports this by events, and the build can still be timed.
+    If the instructions of a build cannot be counted, the lab yields events that say so, and the build can still be
+    measured by timed runs.
     """
 
     def measure(order: Measure) -> Generator[LabEvent]:
-        """Carry out an order in the lab for timed runs, or in the lab for exact counts."""
+        """Carry out a work order with ``timed`` or ``counted``."""
         if not order.counted:
             yield from timed(order)
             return
@@ -279,7 +286,7 @@ def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:
 
 @contextmanager
 def connection_events(hosts: Sequence[Host], listener: Listener) -> Iterator[None]:
-    """Within the block, send ``listener`` a warning if the connection to a host is lost or restored."""
+    """Within the ``with`` block, call ``listener`` with a warning if the connection to a host is lost or restored."""
 
     def forward(text: str) -> None:
         with suppress(Cancelled):

@@ -1,4 +1,4 @@
-"""The work of a session before the first order of its plan, and after the end of the plan."""
+"""The work of a session before its first measurement, and after its verdict or its last measurement."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
@@ -59,9 +59,10 @@ REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
 class SessionLifecycle:
-    """The work before and after the measurements of a trial, or of one hunt of a session.
+    """Does the work before and after the measurements of a trial, or of one hunt of a session.
 
-    After ``opening``, ``problem`` is the input of the search, and ``labs`` measure the candidates of the search.
+    After a call of ``opening``, the attribute ``problem`` is the input of the search, and the attribute ``labs`` can
+    measure the candidates.
     """
 
     def __init__(
@@ -74,10 +75,11 @@ class SessionLifecycle:
         hunt_count: int = 1,
         reason_seconds: float | None = None,
     ) -> None:
-        """``hunt_count`` is the number of hunts of the session; these hunts share the time for measuring reasons.
+        """``hunt_count`` is the number of hunts of the session; the time for measuring the reasons of changes is
+        divided between these hunts.
 
-        With ``reason_seconds``, only the reason of a stored verdict is measured, for this number of seconds; 0 means
-        the usual time.
+        If ``reason_seconds`` is given, the hunt already has its verdict, and only the reason of the change is measured,
+        for ``reason_seconds`` seconds; 0 means the usual time.
         """
         self.log, self.setup = log, setup
         self._held, self._locks, self._is_resumed = held, locks, is_resumed
@@ -95,7 +97,8 @@ class SessionLifecycle:
         self.labs = self._labs_of(setup)
 
     def opening(self) -> Generator[TimedEvent, None, bool]:
-        """The events before the first order of the plan. Returns false if the hunt has ended before the first order."""
+        """The events before the first measurement of the search. Returns false if the hunt has ended before this
+        measurement."""
         log, setup, problem = self.log, self.setup, self.problem
         started = setup.start_event(log.hunt, self._is_resumed)
         if not problem:
@@ -129,8 +132,8 @@ class SessionLifecycle:
         return True
 
     def change_metric(self, ratio: Interval, has_ended: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """Change the metric of the hunt to counted instructions; returns the new input of the search, or None if the
-        ends do not differ in their instructions."""
+        """Change the metric of the hunt to counted instructions. Returns the new input of the search, or None if good
+        and bad do not differ in their numbers of instructions."""
         assert self.problem, "a hunt has a problem"
         changed = yield from setup_by_instructions(
             self.setup, self.problem, self.log, ratio, lambda setup: self._labs_of(setup).workers, has_ended=has_ended
@@ -144,14 +147,14 @@ class SessionLifecycle:
 
     @property
     def has_new_needs(self) -> bool:
-        """Whether a failed build shows that a part of a diff needs another part, and this need was not known before. A
-        new need ends the round, because the next round must order the parts in another way."""
+        """Whether a failed build of this round shows, for the first time, that a part of a diff needs another part.
+        Such a need ends the round, because the next round must add the parts in another sequence."""
         parts, errors = self.setup.parts, build_errors(event for _, event in self.log.entries)
         return parts is not None and not parts.present.proven and bool(parts.new_needs(errors))
 
     def next_round(self, verdict: Verdict) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """Begin the next round of a search in a diff, after the verdict of the present round; returns the input of the
-        search in this round, or None after the last round."""
+        """Begin the next round of a search in a diff, after the verdict of the present round. Returns the input of the
+        search in the next round, or None after the last round."""
         parts, log = self.setup.parts, self.log
         assert parts, "a hunt for commits has one round"
         assert self.problem, "a hunt has a problem"
@@ -168,8 +171,8 @@ class SessionLifecycle:
         return self.problem
 
     def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
-        """Carry out the last phase: end a trial; or make the further runs of a hunt, store its verdict and measure the
-        reason."""
+        """Carry out the last phase of a trial (store its end) or of a hunt: make further runs, store the verdict, and
+        measure the reason of the change."""
         log, setup, problem = self.log, self.setup, self.problem
         if not (problem and verdict):
             yield log.append(SessionEnded(fitness=fitness_facts(log.state)))
@@ -204,14 +207,15 @@ class SessionLifecycle:
         return SessionLabs(setup, self.log, self._earlier_starts, self._held, self._locks)
 
     def _workers_of(self, setup: SessionSetup) -> WorkersFor:
-        """The workers for the measurements that follow a verdict. Budgets do not limit these measurements, and no
-        options are added to builds that fail."""
+        """The workers for the measurements that follow a verdict. Budgets do not limit these measurements. If a build
+        fails, it is not repeated with other compiler options."""
         settings = replace(setup.settings, policy=setup.settings.policy.unlimited(), remedies=False)
         return self._labs_of(replace(setup, settings=settings)).workers
 
 
 def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> tuple[Commit, ...]:
-    """Author, date and subject, from the user's clone, of at most 100 suspects of a verdict that were never built.
+    """The authors, dates and subjects of at most 100 commits that are suspects of a verdict and were never built, read
+    from the user's clone.
 
     The result is empty if the clone cannot be read.
     """
@@ -226,7 +230,8 @@ def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> t
 
 
 def changes_since(earlier_starts: Sequence[SessionStarted], setup: SessionSetup) -> tuple[Warned, ...]:
-    """Warnings about hosts that have changed since an earlier attempt of the session used them."""
+    """A warning about each host whose hardware, system or settings have changed since an earlier attempt of the
+    session."""
     last = {facts.name: facts for event in earlier_starts for facts in event.hosts}
     return tuple(
         warning
@@ -280,8 +285,7 @@ def compare_merge_base(
 ) -> Generator[TimedEvent, None, Verdict]:
     """Search for a change, in either direction, from the merge base to good; returns the verdict.
 
-    A hunt makes this comparison if good is not an ancestor of bad. The comparison is limited by the budgets of the
-    hunt.
+    A hunt makes this comparison if good is not an ancestor of bad. The budgets of the hunt also limit this comparison.
     """
     between = replace(
         problem,
@@ -295,16 +299,18 @@ def compare_merge_base(
 
 
 def known_failures(history: History, settings: Settings, now: float) -> tuple[SkipFacts, ...]:
-    """The builds that failed in hunts of the last 30 days, on hosts of the same class as the first host."""
+    """The failed builds of hunts of the last 30 days, on hosts of the same host class (hosts of the same model) as the
+    first host."""
     by_host = settings_by_host_of_class(settings)
     failures = [facts for on_host in by_host for facts in read_failed_builds(history, on_host, now - REMEMBERED)]
     return tuple({facts.commit: facts for facts in failures}.values())
 
 
 def settings_by_host_of_class(settings: Settings) -> list[Settings]:
-    """Copies of the settings, each with a single host: the first host, then each other host of its class.
+    """Copies of the settings, each with a single host: first the first host, then each further host of the same host
+    class (hosts of the same model).
 
-    If the classes of the hosts are not known yet, the list has only the settings with the first host.
+    If the host classes are not known yet, the list has only the settings with the first host.
     """
     classes = settings.prior.host_classes or ("",)
     alike = (name for name, host_class in zip(settings.hosts, classes, strict=False) if host_class == classes[0])

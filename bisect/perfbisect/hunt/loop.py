@@ -1,16 +1,17 @@
-"""The loop of all sessions: a planner gives orders, workers carry them out, and a log stores the events.
+"""The loop of all sessions: a planner gives work orders (descriptions of the next measurements), workers carry out the
+work orders, and a log stores the events.
 
 Hunts, trials and simulated hunts differ only in their planner, workers and log. Every event is stored in the log before
-the loop yields the event, and before the planner gives the next order. A killed session therefore continues exactly
-after the last event of its log.
+the loop yields the event, and before the planner gives the next work order. A killed session therefore continues
+exactly after the last event of its log.
 
 Hosts and build hosts are workers, which are numbered consecutively: first the hosts, then the build hosts. Build hosts
-make builds while the hosts measure.
+make builds while the hosts make runs.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.orders import BuildInProgress, BuildOrder, Decision, Fleet, Found, Measure
@@ -38,20 +39,16 @@ class NextAction:
     ends_at_once: bool = False  # whether the session ends without waiting for orders that are still carried out
     builds: tuple[BuildOrder, ...] = ()  # builds to begin now, on free build hosts
     cancelled: tuple[int, ...] = ()  # build hosts whose present build is cancelled
-    waits: bool = (
-        False  # whether the order needs builds that do not exist yet; the planner is asked again after a build
-    )
+    # whether the order needs builds that do not exist yet; the planner is asked again after a build
+    waits: bool = False
     workload: int | None = None  # the workload of ``decided``, in a session of several workloads
-    asks_again: bool = (
-        False  # whether the planner is asked again at once: ``decided`` ends one of several hunts, or chooses a pairing
-    )
+    # whether the planner is asked again at once: ``decided`` ends one of several hunts, or chooses a pairing
+    asks_again: bool = False
 
     @classmethod
-    def of(
-        cls, decision: Decision, decided: Decided, workload: int | None = None, *, several: bool = False
-    ) -> "NextAction":
+    def of(cls, decision: Decision, decided: Decided, workload: int | None = None, *, several: bool = False) -> Self:
         """The action for a decision of a hunt. If ``several`` is true, the session has several hunts, and the other
-        hunts continue after a verdict."""
+        hunts continue after the verdict of this hunt."""
         order = decision.order
         if not isinstance(order, Measure):
             return cls(None, decided, ends_at_once=isinstance(order, Found), workload=workload, asks_again=several)
@@ -61,7 +58,7 @@ class NextAction:
 
 @dataclass(frozen=True, slots=True)
 class OrderEnded:
-    """The end of an order, or of a build on a build host."""
+    """The end of a work order, or of a build on a build host."""
 
     failure: EnvironmentFailure | None = None  # why the worker cannot continue; None if it can
 
@@ -70,25 +67,25 @@ class Planner(Protocol):
     """Chooses the next action of a session."""
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The next action, given the present state of all workers.
+        """The next action; ``fleet`` is the present state of all workers.
 
-        If the order is for a busy host, the order is ignored, and the planner is asked again when an order or a build
-        has ended.
+        If the action's work order is for a busy host, the work order is ignored, and the planner is asked again when a
+        work order or a build has ended.
         """
 
 
 class Workers(Protocol[E_co]):
-    """Hosts that each carry out one order at a time, and build hosts that each make one build at a time."""
+    """Hosts that each carry out one work order at a time, and build hosts that each make one build at a time."""
 
     limit: tuple[float, float]  # start time of the hunt, minutes after which all orders and builds end (0: no limit)
     minutes: float  # the minutes of ``limit`` if they have passed, otherwise 0
 
     @property
     def hosts(self) -> Sequence[str]:
-        """The names of the hosts. The ``host`` of an order is an index into these names."""
+        """The names of the hosts. The field ``host`` of a work order is an index into these names."""
 
     def submit(self, order: Measure) -> None:
-        """Begin an order on its host, which must be free."""
+        """Begin a work order on its host, which must be free."""
 
     @property
     def build_hosts(self) -> Sequence[str]:
@@ -96,8 +93,8 @@ class Workers(Protocol[E_co]):
 
     @property
     def builds_between(self) -> bool:
-        """Whether a measuring host may make builds while it has no order. If all build hosts fail, measuring hosts that
-        may make builds make all builds.
+        """Whether a host that makes runs may make builds while it has no work order. If this is true, and all build
+        hosts fail, the hosts that make runs make all builds.
         """
 
     def begin(self, build: BuildOrder) -> None:
@@ -105,21 +102,24 @@ class Workers(Protocol[E_co]):
         measure the build."""
 
     def elapsed_seconds(self, build_host: int) -> float:
-        """The seconds since a build host began the build that it makes now."""
+        """The seconds since a build host began its present build."""
 
     def cancel(self, build_host: int) -> None:
-        """Cancel a build host's build without waiting. The build's last event is ``OrderEnded``."""
+        """Cancel a build host's build, without waiting for the end of the build. The build's last event is
+        ``OrderEnded``."""
 
     def next(self) -> tuple[int, E_co | OrderEnded]:
-        """Wait for the next event, or for the end of an order or a build; returns the worker's number and the event.
+        """Wait for the next event, or for the end of a work order or a build; returns the worker's number and the
+        event.
 
-        After an event, the worker that reported it waits until this method is called again. Raises a worker's
-        exception, except an EnvironmentFailure, which is returned in ``OrderEnded``.
+        A worker that has reported an event waits until this method is called again. If a worker has raised an
+        exception, this method raises the exception; an EnvironmentFailure is not raised, but returned in
+        ``OrderEnded``.
         """
 
     def stop(self) -> None:
-        """End all orders and builds, with all processes that run for them. After this call no order or build can
-        begin."""
+        """End all work orders and builds, and all processes that run for the work orders and builds. After this call no
+        work order or build can begin."""
 
 
 Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
@@ -127,18 +127,16 @@ Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
 
 
 def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generator[T]:
-    """Carry out the orders of a planner until the planner gives no further order. Yields the result of ``append`` for
-    each event.
+    """Carry out the work orders of a planner until the planner gives no further work order. Yields the result of
+    ``append`` for each event.
 
-    A host that has failed gets no further order. If all hosts have failed, or if a host that the planner needs has
-    failed, raises the failure. If all build hosts have failed, and measuring hosts may build, the measuring hosts make
-    the builds; otherwise the failure is raised. If the only build host cannot be reached, measuring hosts make builds
-    until the build host can be reached again.
+    A host that has failed gets no further work order. If all hosts have failed, or if a host that the planner needs has
+    failed, raises the failure. If all build hosts have failed, the hosts that make runs also make the builds; raises
+    the failure if these hosts may not build. If the only build host cannot be reached, the hosts that make runs make
+    the builds until the build host can be reached again.
     """
     states = _WorkerStates(workers)
-    is_asked = (
-        False  # whether the planner was asked after the last end of an order or a build
-    )
+    is_asked = False  # whether the planner was asked after the last end of an order or a build
     try:
         while True:
             for warning in states.restore_build_hosts():
@@ -177,7 +175,7 @@ def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generato
 
 
 class _WorkerStates:
-    """The present orders and builds of all workers, and their failures."""
+    """The present work orders and builds of all workers, and the failures of workers."""
 
     def __init__(self, workers: Workers[object]) -> None:
         self._workers = workers
@@ -189,7 +187,7 @@ class _WorkerStates:
 
     @property
     def has_free_host(self) -> bool:
-        """Whether a host that can take an order is free."""
+        """Whether a host is free that can carry out a work order."""
         return len(self.orders) + len(self.failures) < len(self._workers.hosts)
 
     @property
@@ -199,7 +197,8 @@ class _WorkerStates:
 
     @property
     def build_failure(self) -> EnvironmentFailure:
-        """The reason why no host builds: the failure of the first failed build host, or a general failure."""
+        """The failure to raise if no host can make the next build: the failure of the first failed build host or, if no
+        build host has failed, a general failure."""
         default = EnvironmentFailure("no host that is left can make the build that is to be measured next")
         return next(iter(self._build_host_failures.values()), default)
 
@@ -222,12 +221,13 @@ class _WorkerStates:
         )
 
     def workload(self, worker: int) -> int:
-        """The workload of the order that a host carries out, or of the build that a build host makes."""
+        """The number of the workload that a worker works for: the workload of the host's present work order, or of the
+        build host's present build."""
         hosts = len(self._workers.hosts)
         return self.orders[worker].workload if worker < hosts else self.builds[worker - hosts].workload
 
     def change_builds(self, action: NextAction) -> None:
-        """Cancel builds and begin builds, as an action says."""
+        """Cancel the builds that an action cancels, and begin the action's new builds."""
         for host in action.cancelled:
             if host in self.builds and host not in self._cancelled:
                 self._cancelled.add(host)
@@ -237,8 +237,8 @@ class _WorkerStates:
             self._workers.begin(order)
 
     def restore_build_hosts(self) -> Iterator[Warned]:
-        """Use a build host again if it can be reached again. Yields a message for each build host that is used
-        again."""
+        """Give builds again to each unreachable build host that can be reached again; yields a message for each such
+        build host."""
         failures = self._build_host_failures
         for host, failure in [*failures.items()]:
             if isinstance(failure, HostUnreachable) and failure.is_back():
@@ -246,10 +246,10 @@ class _WorkerStates:
                 yield Warned(f"build host {self._workers.build_hosts[host]} is back", "It builds again.")
 
     def note_end(self, worker: int, end: OrderEnded) -> Warned | None:
-        """Note that ``worker``, a measuring host or a build host, has ended an order or a build. Returns a warning if
-        the host has failed.
+        """Note that ``worker``, a host or a build host, has ended a work order or a build. Returns a warning if the
+        worker has failed.
 
-        Raises the failure if the session cannot continue without this host.
+        Raises the failure if the session cannot continue without this worker.
         """
         hosts, build_hosts = self._workers.hosts, self._workers.build_hosts
         if worker < len(hosts):
@@ -280,20 +280,20 @@ class _WorkerStates:
 
 @dataclass(frozen=True, slots=True)
 class SearchPlanner:
-    """The planner of one hunt. The planner derives the next order from all readings so far."""
+    """The planner of one hunt. The planner derives the next work order from all readings so far."""
 
     situation: Callable[[Fleet], Situation]
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The next action. If the verdict is a culprit, the hunt ends at once; for any other verdict, the hunt ends
-        after the running orders."""
+        """The next action. If the verdict is a culprit, the hunt ends immediately; after any other verdict, the hunt
+        ends when the work orders in progress have ended."""
         decision = decide(self.situation(fleet))
         return NextAction.of(decision, Decided(decision, fleet))
 
 
 @dataclass(slots=True)
 class FixedPlan:
-    """A planner whose orders are a given sequence. If its host is busy, an order waits until the host is free.
+    """A planner whose work orders are a given sequence. A work order for a busy host waits until the host is free.
 
     If the sequence contains a choice between interleaved and paired runs, the choice is logged.
     """
@@ -302,7 +302,7 @@ class FixedPlan:
     waiting_order: Measure | None = None
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The action that carries out the next order."""
+        """The action that carries out the next work order."""
         order = self.waiting_order or next(self.orders, None)
         if isinstance(order, PairingChosen):  # logged first, because the next order depends on the pairing
             return NextAction(None, order, asks_again=True)

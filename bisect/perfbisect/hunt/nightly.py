@@ -2,8 +2,8 @@
 drops.
 
 A night is stored in the history as a comparison whose request names the branch. The *line* of a branch consists of all
-its nights with equal settings. Each hunt belongs to a night, so an interrupted `bisect nightly` can be repeated: a tip
-is measured once, begun hunts continue, and a drop is hunted once.
+its nights with equal settings. The history stores to which night each hunt belongs. So an interrupted `bisect nightly`
+can be repeated: the tip is not measured a second time, hunts that had begun continue, and no drop is hunted twice.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ from perfbisect.wording.text import printable
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A watched branch, with the settings and workloads of its nights and hunts."""
+    """A watched branch, and the settings and workloads with which its tips are compared and its drops are hunted."""
 
     branch: str  # as the user wrote it
     tip: str  # full hash
@@ -62,13 +62,12 @@ class Watch:
         return [night for night in reversed(with_tip) if night.request.works == with_tip[0].request.works]
 
     def with_recognised_output(self, history: History, nights: Sequence[SessionState]) -> "Watch":
-        """A copy of the watch that has the result, the filter and the metric that the newest night recognised in the
-        output of a workload.
+        """A copy of this watched branch, with the result, the filter and the metric that the newest night recognised in
+        the output of a workload.
         """
         newest = history.settings(nights[-1].id) if nights and self.settings.recognise else self.settings
-        return replace(
-            self, settings=replace(self.settings, output=newest.output, filter=newest.filter, metric=newest.metric)
-        )
+        settings = replace(self.settings, output=newest.output, filter=newest.filter, metric=newest.metric)
+        return replace(self, settings=settings)
 
     def plan(
         self, nights: Sequence[SessionState], visits: int, runs: int, waiting: WaitCallback | None
@@ -89,8 +88,8 @@ class Watch:
 
 
 def line_key(settings: Settings) -> Settings:
-    """The settings of a night on which the measured levels of builds depend. The result is equal for all nights that
-    can be compared with each other."""
+    """The settings of a night without the settings that do not affect the measured levels of builds. Two nights can be
+    compared with each other if their results are equal."""
     return replace(
         settings, good="", bad="", good_commit="", bad_commit="", run_hash="", build_hash="", policy=Policy(),
         prior=NOTHING_KNOWN, explain=False, suspects={}, name="", output=None, filter=None,
@@ -100,7 +99,7 @@ def line_key(settings: Settings) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class BranchComparison(HuntedComparison):
-    """The nights of a branch, treated as a single comparison of all their tips.
+    """The nights of a branch, combined into one comparison of all measured tips of the branch.
 
     The number of a build in this comparison is the index of its commit in ``line.tips``.
     """
@@ -111,7 +110,7 @@ class BranchComparison(HuntedComparison):
 
     @classmethod
     def read(cls, history: History, watch: Watch) -> "BranchComparison":
-        """Read the nights of a branch from a history, which must have at least one night of the branch."""
+        """Read the nights of a branch from a history. The history must have at least one night of the branch."""
         nights = watch.nights(history)
         newest, line = nights[-1], BranchLine.from_nights(nights)
         stored = history.settings(newest.id)
@@ -127,8 +126,8 @@ class BranchComparison(HuntedComparison):
     def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
         """Store that a hunt for a drop has begun.
 
-        If both builds of the drop were measured in the newest night, the hunt is also stored as a hunt for a drop of
-        this night's comparison.
+        The hunt is stored with the newest night. If the newest night has measured both builds of the drop, the drop is
+        stored, too.
         """
         number_of = {build.commit: number for number, build in enumerate(self.tonight.request.subjects)}
         first, last = (number_of.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last))
@@ -136,8 +135,8 @@ class BranchComparison(HuntedComparison):
         history.enter_drop_hunt(self.trial.id, drop_tonight, hunt)
 
     def ranges_to_hunt(self) -> Iterator[DropRange]:
-        """The ranges to hunt in: first the ranges of begun hunts without a verdict, then the ranges of drops that were
-        not hunted yet.
+        """The ranges of commits that hunts must search: first the ranges of hunts that have begun and have no verdict,
+        then the ranges of drops without a hunt.
         """
         for hunt in self.trial.hunts:
             if hunt.state in OPEN:
@@ -150,8 +149,8 @@ class BranchComparison(HuntedComparison):
     def is_explained(self, drop: Drop) -> bool:
         """Whether an earlier hunt of the branch has already named a commit between the ends of a drop.
 
-        The ends of a drop may differ from the ends of its hunt, because later nights can change where the drop is
-        found.
+        The ends of a drop may differ from the ends of an earlier hunt for the same drop, because the runs of later
+        nights can move the place where the drop is found.
         """
         culprits = {hunt.culprit for hunt in self.trial.hunts if hunt.culprit and hunt.work == drop.work}
         ends = (self.trial.request.subjects[number].commit for number in (drop.first, drop.last))
@@ -160,8 +159,10 @@ class BranchComparison(HuntedComparison):
         )
 
 
-def newest_hunt_by_drop(history: History, nights: Sequence[SessionState], tips: Sequence[TrialBuild]) -> tuple[DropHunt, ...]:
-    """The newest hunt for each drop of the branch, oldest first."""
+def newest_hunt_by_drop(
+    history: History, nights: Sequence[SessionState], tips: Sequence[TrialBuild]
+) -> tuple[DropHunt, ...]:
+    """For each drop of the branch, the newest hunt for this drop; sorted by the age of the hunts, oldest first."""
     tip_number = {tip.commit: number for number, tip in enumerate(tips)}
     works = {work.name: number for number, work in enumerate(nights[-1].request.works)}
     hunts: dict[tuple[int, int, int], DropHunt] = {}
@@ -190,9 +191,8 @@ def night_lock(watch: Watch, history_path: Path | None, *, wait: bool, say: Call
         except BlockingIOError:
             busy = f"Another process works on a night of {printable(watch.branch)}"
             if not wait:
-                raise EnvironmentFailure(
-                    f"{busy}.", "Repeat the command when that process has ended, or add --wait."
-                ) from None
+                advice = "Repeat the command when that process has ended, or add --wait."
+                raise EnvironmentFailure(f"{busy}.", advice) from None
             say(f"{busy}. Waiting until it has ended.")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

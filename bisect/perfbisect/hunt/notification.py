@@ -1,7 +1,8 @@
-"""Notifications about sessions: a command of the user gets each verdict, and the central history gets the logs.
+"""Notifies others about sessions: runs the user's --notify command with each verdict, and copies ("pushes") the logs to
+the central history.
 
-A failure of the notifying command or of a push does not stop a session. The log remains in the local history, and a
-later push sends the missing events.
+A failure of the notifying command or of a push does not stop a session. The events that a failed push has not copied
+remain in the local history, and a later push copies them.
 """
 
 import os
@@ -29,7 +30,8 @@ Begun = Callable[[str], None]  # takes the name of a session that has begun: 12 
 
 @dataclass
 class Notifier:
-    """Runs the user's command at the end of each session; calling the notifier registers a session that begins."""
+    """Runs the user's --notify command at the end of each session. A session registers itself by a call of this object.
+    """
 
     command: Sequence[str]
     path: Path | None  # the path of the history
@@ -38,12 +40,12 @@ class Notifier:
     enter: Callable[[str], None] = lambda _name: None  # called with the name of each session that begins
 
     def __call__(self, name: str) -> None:
-        """Note that the session of that name has begun."""
+        """Register the session with the name ``name``, which has begun."""
         self.names.append(name)
         self.enter(name)
 
     def notify_end(self, name: str, failure: str = "") -> None:
-        """Run the command for a session that has ended; each session is notified once."""
+        """Run the command for a session that has ended, unless the command was already run for this session."""
         if name in self.names:
             self.names.remove(name)
             if self.command and (reason := _notify(self.command, self.path, name, failure)):
@@ -52,11 +54,12 @@ class Notifier:
 
 @contextmanager
 def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], None]) -> Iterator[Notifier]:
-    """Notify about the sessions of a block that end with a verdict or a failure, but not about interrupted sessions.
+    """At the end of the ``with`` block, notify about each registered session, whether it ended with a verdict or a
+    failure; if the block was interrupted, send no notification.
 
-    Within the block, the notifier must be called with the name of each session that begins in the history at ``path``.
-    ``Notifier.notify_end`` can notify about the end of a hunt before the block ends. No notification is sent about a
-    session that failed before it had begun. A failure of the command is a warning.
+    Within the block, each session that begins in the history at ``path`` must be registered by calling the notifier
+    with the session's name. ``Notifier.notify_end`` notifies about a session before the block ends. If the command
+    fails, ``warn`` prints a warning.
     """
     notifier = Notifier(command, path, warn)
 
@@ -75,9 +78,9 @@ def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], N
 
 
 def _notify(command: Sequence[str], path: Path | None, name: str, failure: str) -> str:
-    """Run the user's command with the JSON text about a session.
+    """Run the user's --notify command with a JSON object about a session on its standard input.
 
-    Returns the reason if the command failed; "" if it succeeded.
+    Returns why the command failed; "" if the command succeeded.
     """
     try:
         with closing(History.open(path, read_only=True)) as history:
@@ -88,10 +91,9 @@ def _notify(command: Sequence[str], path: Path | None, name: str, failure: str) 
 
 
 def command_failure(command: Sequence[str], data: str, limit: float = TIME_LIMIT) -> str:
-    """Run a command with ``data`` on its standard input. Returns why the command failed; "" for a success.
-
-    The output of the command is discarded, except the last line of its standard error, which is a part of the reason.
-    The command and its processes are killed after ``limit`` seconds, and when this process is interrupted.
+    """Run a command with ``data`` on its standard input. Returns why the command failed; "" if the command succeeded.
+    The reason contains the last line of the command's standard error; all other output of the command is discarded. The
+    command and its child processes are killed after ``limit`` seconds, or if this process is interrupted.
     """
     try:
         process = subprocess.Popen(
@@ -120,7 +122,8 @@ LAST_PUSH = 30.0  # seconds; the end of a session waits this long for its last p
 
 @contextmanager
 def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) -> Iterator[None]:
-    """Within a block, push sessions of the history at ``path`` once a minute; when the block ends, push all sessions.
+    """During the ``with`` block, copy the logs of ``sessions`` to the central history once a minute; when the block
+    ends, copy the logs of all sessions in the local history at ``path``.
 
     Nothing is pushed if no central history is configured. If the last push fails, ``warn`` is called with the reason
     and with the command that pushes the sessions later.
@@ -152,10 +155,10 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
 
 
 def origin_of(name_option: str | None) -> str:
-    """The name of this history in a central history: from the option, else from config.toml, else made from the user
-    and the machine.
+    """The name of the local history in a central history: the name in the option --as, otherwise the name in
+    config.toml, otherwise USER@MACHINE.
 
-    Raises UsageError for a text that cannot be the name of a history.
+    Raises UsageError if the name is invalid.
     """
     name = name_option or load_configuration().central.origin or user_at_machine()
     if not ORIGIN.fullmatch(name):
@@ -165,12 +168,11 @@ def origin_of(name_option: str | None) -> str:
 
 
 def push_once(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
-    """Push ``sessions`` once.
+    """Copy the logs of ``sessions`` to the central history. If the sessions have ended (``running`` is false), the logs
+    of all other sessions in the local history are copied, too.
 
-    If the sessions have ended (``running`` is false), all other sessions of the history are pushed, too.
-
-    Returns sentences about failures. Failures of other sessions are left out, because the processes of these sessions
-    have reported them.
+    Returns sentences that state what could not be copied. Failures of sessions that are not in ``sessions`` are left
+    out, because the processes of these sessions report them.
     """
     from perfbisect.store.central import central_connection
     from perfbisect.store.push import push

@@ -1,8 +1,8 @@
-"""Commits with patches, and the search for the slow part in the diff of a commit. The user's repository contains
-neither the patched commits nor the states of the search.
+"""Makes commits with patches, and searches the diff of a commit for the part (such as a hunk) that makes the build
+slower. The new commits are in a temporary repository, not in the user's repository.
 
-Patches are tried on commits before anything is built. A state of the search is the parent of the commit with some parts
-of the commit's diff. The search builds and measures states until it has found the part that makes the build slower.
+Before the first build, perfbisect checks that the patches apply. In the search for a part, a state is a commit that
+consists of the parent of the searched commit and some parts of its diff. The search builds and measures states.
 """
 
 import re
@@ -43,9 +43,9 @@ MAX_TRIED_COMMITS = 100  # largest number of commits on which a patch is tried, 
 
 
 def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
-    """The patches of builds, in the order in which they are applied: first the recipe's patches, then --patch.
-
-    Raises UsageError if two patches have the same name, or if patches or flags are given although nothing is built.
+    """The patches for each build, in the sequence in which they are applied: first the patches of the recipe, then the
+    patches of the option --patch. Raises UsageError if two patches have the same name, or if the user requests patches
+    or flags, but no commit has to be built.
     """
     patches = (*recipe_patches(builder), *settings.patches)
     check_distinct_patch_names(patches)
@@ -57,9 +57,9 @@ def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
 
 @dataclass(slots=True)
 class _PatchResults:
-    """The results of applying patches to commits in a temporary repository."""
+    """Applies patches to commits in a temporary repository, and notes which patches apply and have an effect."""
 
-    bare: Path  # the temporary repository
+    bare: Path  # the temporary repository in which patches are tried
     patches: tuple[Patch, ...]
     ignored_paths: Sequence[str]  # patterns of the paths that the recipe ignores
     refusals: dict[str, str] = field(default_factory=dict)  # name of a patch → the first reason why it did not apply
@@ -75,11 +75,8 @@ class _PatchResults:
                 continue
             self.applicable.add(patch.name)
             compare = ["diff-tree", "-r", "--quiet", "--no-renames", "--no-ext-diff", commit, patched, "--"]
-            git_dir, paths = f"--git-dir={self.bare}", pathspecs_except(self.ignored_paths)
-            if (
-                patch.name not in self.effective
-                and run_git([git_dir, *compare, *paths], self.bare, isolated_environment()).returncode
-            ):
+            words = [f"--git-dir={self.bare}", *compare, *pathspecs_except(self.ignored_paths)]
+            if patch.name not in self.effective and run_git(words, self.bare, isolated_environment()).returncode:
                 self.effective.add(patch.name)
             commit = patched
 
@@ -87,14 +84,11 @@ class _PatchResults:
 def check_patches(
     patches: tuple[Patch, ...], settings: Settings, builder: Builder, span: CommitRange, *, is_range: bool
 ) -> tuple[Warned, ...]:
-    """Check whether the patches apply to the ends of a range, in a temporary repository. Returns warnings about patches
-    without effect.
-
-    A patch has no effect if it changes only paths that the recipe ignores. A patch of --patch that applies to neither
-    end is also tried on up to 100 commits of the range that change files of the patch. For a trial, ``is_range`` is
-    false, and the patches are tried on the commits of all builds. Raises UsageError if a text is no patch, or if a
-    patch of --patch applies to no commit. It is no error if a patch of the recipe applies to no commit. The user's
-    repository is not changed.
+    """Check, in a temporary repository, whether the patches apply to good and bad. Returns a warning about each patch
+    that changes only paths that the recipe ignores, because such a patch has no effect. A patch of --patch that applies
+    to neither end is also tried on up to 100 commits of the range that change files of the patch. For a trial,
+    ``is_range`` is false, and the patches are tried on the commits of all builds. Raises UsageError if a file is no
+    patch, or if a patch of --patch applies to none of these commits. A patch of the recipe may apply to none of them.
     """
     if not patches:
         return ()
@@ -128,7 +122,8 @@ def check_patches(
 
 
 def suspected_steps(verdict: Verdict) -> tuple[int, int] | None:
-    """The first and the last step of a round that may be the cause, according to the round's verdict; None if the
+    """A round measures a sequence of states, each with more parts than the state before. Returns the first and the last
+    step (from a state to the next state) that may be the cause according to the verdict of the round; None if the
     verdict names no step."""
     match verdict:
         case Found(step):
@@ -140,21 +135,23 @@ def suspected_steps(verdict: Verdict) -> tuple[int, int] | None:
 
 
 def needs_from_error(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
-    """The needs that the error of a failed build shows: pairs of a part of the state and a part that this part needs.
+    """The needs that the error of a failed build shows, as pairs: a part of the diff that the failed state contains,
+    and a missing part that the first part needs to compile.
 
-    If the error has a file and a line, one side of each pair is the part at that line. If the error has no line, or no
-    other part has a word of the error, both parts of a pair contain the same word of the error. The set is empty if the
-    error shows no need.
+    If the error names a file and a line, one part of each pair is the part at this line. Otherwise, or if no other part
+    has a word of the error, both parts of a pair contain the same word of the error. The set is empty if the error
+    shows no need.
     """
     return _needs_at_line(diff, state, error) or _needs_by_words(diff, state, error)
 
 
 def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
-    """Pairs of the part at an error's line and a part with a word of the error; one part of a pair is in the state.
+    """Pairs of the part at an error's line and a part with a word of the error. Exactly one part of each pair is in the
+    failed state.
 
-    If the part at the line is in the state, the part needs the other parts, which are outside of the state and define
-    the words. If the part at the line is outside of the state, and would replace the line, the other parts need this
-    part. If no part has a quoted word of the error, the words of the line are used in place of the words of the error.
+    If the part at the line is in the state, this part needs the other parts, which are not in the state and define the
+    words. If the part at the line is not in the state, but would replace the line, the other parts need this part. If
+    no part has a quoted word of the error, the words of the line are used in place of the words of the error.
     """
     location = LOCATION.search(error)
     hit = part_and_line_at(diff, location[1], int(location[2]), state) if location else None
@@ -173,20 +170,18 @@ def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[t
             return need_pairs(part, partners, state)
     words = {*WORD.findall(line)}
     partners = {number for number in other_side if words.intersection(diff.defined[number])}
-    partners |= {
-        number
-        for number in other_side
-        for word in diff.defined[part]
-        if has_word(diff.pieces[number], word, changed=False)
-    }
+    defined, pieces = diff.defined[part], diff.pieces
+    partners |= {number for number in other_side for word in defined if has_word(pieces[number], word, changed=False)}
     return need_pairs(part, partners, state) if len(partners) <= MAX_PARTS_OF_WORD else set()
 
 
 def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
-    """Pairs of a part of the state and a part outside of the state that contain the same word of an error.
+    """Pairs of a part that is in the failed state and a part that is not, if both parts contain the same word of the
+    error.
 
-    The words are tried in groups until pairs are found: first quoted words that only the older or only the newer files
-    contain, then all quoted words, then all words and names of files. A word that more than 40 parts have is ignored.
+    Words are tried in three groups until pairs are found: quoted words that only the older files or only the newer
+    files contain, then all quoted words, then all words and names of files. A word that more than 40 parts have is
+    ignored.
     """
     quoted, (old_words, new_words) = QUOTED.findall(error), diff.words_by_side
     of_one_side = [word for word in quoted if (word in old_words) is not (word in new_words)]
@@ -203,16 +198,16 @@ def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[
 
 
 def need_pairs(part: int, partners: Iterable[int], state: frozenset[int]) -> set[tuple[int, int]]:
-    """Pairs of ``part`` and each of ``partners``. In each pair, the part that is in the state comes first."""
+    """A pair of ``part`` and each of ``partners``. The first part of each pair is the part that is in ``state``."""
     return {(part, partner) if part in state else (partner, part) for partner in partners}
 
 
 def part_and_line_at(diff: CommitDiff, path: str, line: int, state: frozenset[int]) -> tuple[int, str] | None:
-    """The part at a line of a file in a state, and the text of the line; None if the line belongs to no part.
+    """The part of the diff to which a line of a file belongs, if the file has the contents of the state ``state``; and
+    the text of the line. None if the line belongs to no part.
 
-    Lines are counted from 1. The lines of a part in the state are the lines that the part has added. The lines of a
-    part outside of the state are the lines that the part would replace. ``path`` may have more or fewer leading folders
-    than the path in the repository.
+    Lines are counted from 1. A part that is in the state has the lines that the part adds; any other part has the lines
+    that the part would replace. ``path`` may have more or fewer leading folders than the path in the repository.
     """
     sides = [(number, entry) for number, file in enumerate(diff.files) for entry in (file.before, file.after) if entry]
     matching = (
@@ -220,9 +215,8 @@ def part_and_line_at(diff: CommitDiff, path: str, line: int, state: frozenset[in
     )
     if (file_number := next(matching, None)) is None:
         return None
-    edits = [
-        (edit, part) for part, piece in enumerate(diff.pieces) if piece.file == file_number for edit in piece.edits
-    ]
+    pieces = [(part, piece) for part, piece in enumerate(diff.pieces) if piece.file == file_number]
+    edits = [(edit, part) for part, piece in pieces for edit in piece.edits]
     old_file = diff.files[file_number].before
     old_lines = split_lines(old_file.content if old_file else b"")
     row, old_row = 0, 0  # the next line after the previous edit: in the state, and in the older file
@@ -236,9 +230,9 @@ def part_and_line_at(diff: CommitDiff, path: str, line: int, state: frozenset[in
 
 
 def has_word(piece: DiffPiece, word: str, *, changed: bool) -> bool:
-    """Whether a part has a word in its lines, or is a whole file with this word as its name.
+    """Whether the lines of a part contain a word, or whether the part is a whole file with the word as its name.
 
-    With ``changed``, the numbers of occurrences in the added lines and in the removed lines must differ.
+    If ``changed`` is true, the word must also occur more or less often in the added lines than in the removed lines.
     """
     if not piece.edits and PurePosixPath(piece.shown.path).stem in (word, PurePosixPath(word).stem):
         return True
@@ -248,14 +242,15 @@ def has_word(piece: DiffPiece, word: str, *, changed: bool) -> bool:
 
 
 def build_errors(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
-    """The errors of the commits that do not build: hash → errors of the build (at least one)."""
+    """Maps the hash of each commit that does not build to the errors of its build."""
     failed = (event.facts for event in events if isinstance(event, CandidateSkipped) and event.facts.is_build_failure)
     return {facts.commit: facts.errors or (facts.reason,) for facts in failed}
 
 
 @dataclass(slots=True)
 class PartSearch:
-    """The search for the slow part in the diff of a commit. Each round of the search searches a range of commits."""
+    """The search for the part of a commit's diff that makes the build slower. Each round searches a range of states:
+    commits with more and more parts of the diff."""
 
     commits: PartialDiffCommits
     rounds: PartRounds
@@ -268,15 +263,16 @@ class PartSearch:
 
     @classmethod
     def begin(cls, commits: PartialDiffCommits) -> "PartSearch":
-        """A new search, in its first round."""
+        """A new search at its first round."""
         learnt = Learnt(set)
         rounds = part_rounds(commits.diff, learnt)
         return cls(commits, rounds, next(rounds), learnt)
 
     def replay(self, events: Iterable[Event]) -> "PartSearch":
-        """Advance the search to the round in which ``events``, the log of a session, end. Returns the search itself.
+        """Repeat the rounds of ``events``, the log of an interrupted session, without measurements. Returns the search,
+        which then is at the last round of the log.
 
-        Raises RunsNotComparable if the log has other rounds than this search would make.
+        Raises RunsNotComparable if the rounds of the log differ from the rounds that this search would make.
         """
         verdict: Verdict | None = None
         logged_states: tuple[str, ...] = ()
@@ -301,7 +297,8 @@ class PartSearch:
         return self
 
     def new_needs(self, errors: Mapping[str, tuple[str, ...]]) -> set[tuple[int, int]]:
-        """New pairs (part, part that it needs), which failed builds of the present round show.
+        """Pairs of a part and another part that it needs to compile, which failed builds of the present round show and
+        which were unknown before.
 
         ``errors`` are the errors of commits that do not build, by hash.
         """
@@ -315,7 +312,7 @@ class PartSearch:
         return {(part, needed) for part, needed in pairs if needed not in self.learnt[part]}
 
     def advance(self, verdict: Verdict, errors: Mapping[str, tuple[str, ...]]) -> bool:
-        """Begin the next round after the ``verdict`` of the present round. Returns whether the search has a next round.
+        """Choose the next round from the ``verdict`` of the present round. Returns whether there is a next round.
 
         ``errors`` are the errors of commits that do not build, by hash.
         """
@@ -340,22 +337,21 @@ class PartSearch:
 
     @property
     def span(self) -> CommitRange:
-        """The present round as a range of commits: a commit for each state, the fast end first."""
+        """The present round as a range of commits, with one commit for each state; the first commit is the fast end."""
         commits = self.commits.hashes(self.present.states)
         graph = Graph.straight_history(len(self.present.steps))
         return CommitRange(self.commits.parent, self.commits.commit, commits[0], len(commits) - 1, 0, graph, commits)
 
     def with_parts(self, started: SessionStarted) -> SessionStarted:
-        """The first event of an attempt, with the parts of the diff that each state of the present round adds.
+        """The event ``started``, completed by the parts of the diff that each state of the present round adds to the
+        state before.
 
-        In a proof, the event also has the two commits of the proof: the named parts alone, and everything except the
-        named parts. The number beside each commit is the number of further parts that had to be added, or left out,
-        because the commit does not build otherwise.
+        If the round is a proof, the event also has two commits: a commit with only the named parts, and a commit with
+        all other parts. The number that accompanies a commit is the number of further parts that were added to the
+        first commit, or left out of the second commit, because the commit would not build otherwise.
         """
         commits, present = self.commits, self.present
         proven, all_parts = present.proven, commits.diff.all_parts
-        needed_counts = len(present.alone - proven), len(all_parts - proven - present.without)
-        proofs = (
-            tuple(zip(commits.hashes([present.alone, present.without]), needed_counts, strict=True)) if proven else ()
-        )
+        needed = len(present.alone - proven), len(all_parts - proven - present.without)
+        proofs = tuple(zip(commits.hashes([present.alone, present.without]), needed, strict=True)) if proven else ()
         return replace(started, parts=tuple(map(commits.parts_for_display, present.steps)), proofs=proofs)

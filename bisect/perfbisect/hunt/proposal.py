@@ -65,12 +65,13 @@ class KnownRepository:
 
 
 def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) -> RepositoryProposal | KnownRepository:
-    """The recipe that ``bisect init`` proposes for the repository at ``path``, or the recipe that exists already.
+    """The recipe that ``bisect init`` proposes for the repository at ``path``, or, if perfbisect already has a recipe
+    for this repository, the existing recipe.
 
     ``is_named`` says that the user has named the path; otherwise the path is the current folder. If ``name`` is given,
-    a recipe of this name is proposed even if a recipe exists. ``program`` may be the benchmark, in addition to programs
-    with names like benchmarks. Raises UsageError if there is no repository, no range, no way to build or no benchmark,
-    and for a name that cannot be used.
+    a recipe of this name is proposed even if a recipe exists. The proposed benchmark is a program whose name looks like
+    a benchmark's, or ``program``. Raises UsageError if no repository, no range of commits, no build system or no
+    benchmark is found, or if ``name`` cannot be used.
     """
     repo = open_repository(path, is_named_by_user=is_named)
     url = config_value(repo, "remote.origin.url")
@@ -105,29 +106,24 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
     # The recipe gets the URL only if other machines can clone from it, and if it contains no password.
     public = url if _URL.fullmatch(url) and mask_credentials(url) == url else ""
     version = _version_command(repo, ends)
-    proposal = RecipeProposal(
-        title, range_.bad, system, public, range_.patterns, version, ignored_patterns(good, bad), found[0]
-    )
-    return RepositoryProposal(
-        repo, range_, len(bad.paths), main_language(bad.paths), listings[1].submodules, proposal, found
-    )
+    ignored, language = ignored_patterns(good, bad), main_language(bad.paths)
+    proposal = RecipeProposal(title, range_.bad, system, public, range_.patterns, version, ignored, found[0])
+    return RepositoryProposal(repo, range_, len(bad.paths), language, listings[1].submodules, proposal, found)
 
 
 def read_tree(repo: Repository, commit: str, listed: TreeFiles, program: str = "") -> SourceTree:
-    """The tree of a commit, with the texts of files that a proposal needs."""
+    """The paths in the tree of a commit, and the texts of the files that a proposal needs."""
     paths, embedding = frozenset(listed.files), lines_containing(repo, commit, EMBEDDING, ("*.rs", "*.go"))
     return SourceTree(paths, small_file_texts(repo, listed, files_to_read(paths)), embedding, program)
 
 
 def _known_repository(repo: Repository, url: str, tree: SourceTree, range_: ProposedRange) -> KnownRepository | None:
-    """The repository and its existing recipe, which is found by the URL of the repository or by the programs that its
-    tree builds; None if no recipe exists.
+    """The repository, and the existing recipe that has the same URL or builds the same programs; None if no recipe
+    matches.
     """
     builders = load_builders()
     address, programs = _canonical(url), defined_programs(tree)
-    matching = [
-        builder for builder in builders if address and builder.repository and _canonical(builder.repository) == address
-    ]
+    matching = [builder for builder in builders if address and _canonical(builder.repository) == address]
     matching = matching or [
         builder
         for builder in builders
@@ -148,15 +144,15 @@ def _known_repository(repo: Repository, url: str, tree: SourceTree, range_: Prop
 
 
 def _revision(version: str, range_: ProposedRange) -> str:
-    """An end of the range as a revision of git: a tag in place of a version, because only a recipe states the tag of a
-    version.
+    """An end of the range as a revision that git understands. A version is replaced by its tag, because without a
+    recipe perfbisect does not know the tag of a version.
     """
     tagged = range_.patterns and not version.startswith("HEAD")
     return possible_tags(version, range_.patterns[:1])[0] if tagged else version
 
 
 def _canonical(url: str) -> str:
-    """The common part of all URLs of one repository, such as github.com/mysql/mysql-server."""
+    """The part of a URL that is equal in all URLs of the same repository, such as github.com/mysql/mysql-server."""
     scp = re.fullmatch(r"(?:[^@/]*@)?([^:/]+):(?!//)(.*)", url)
     text = f"{scp[1]}/{scp[2]}" if scp else re.sub(r"^[a-z+]+://(?:[^@/]*@)?", "", url)
     return text.rstrip("/").removesuffix(".git").lower()

@@ -76,7 +76,7 @@ def resolve_settings(
 
 
 def resolve_skips(settings: Settings, builder: Builder) -> dict[str, str]:
-    """The commits that --skip names: text of each option → the same text with full hashes."""
+    """The commits that the options --skip name: a map from the text of each option to the same text with full hashes."""
     git = open_repository(Path(settings.repository))
     return {
         text: DOTS.join(resolve_commit(git, revision, builder.release_tags) for revision in revisions_in(text))
@@ -115,8 +115,8 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
 
 
 def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool:
-    """Whether perfbisect must search the output of the command for a result in a known format, because no option names
-    the result.
+    """Whether perfbisect must look for results in known formats in the output of the command, because no option says
+    where the result is.
 
     Raises UsageError if --only is given although the command's output is not searched for results.
     """
@@ -124,10 +124,8 @@ def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool
     if may_recognise and workloads[0].has_unspecified_result:
         return True
     if settings.quick and settings.quick.only:
-        raise UsageError(
-            "--only has no effect, because the measured metric is no result in the output of the command.",
-            "Omit the option.",
-        )
+        reason = "--only has no effect, because the measured metric is no result in the output of the command."
+        raise UsageError(reason, "Omit the option.")
     return False
 
 
@@ -137,7 +135,7 @@ def worse_direction(metric: str) -> Direction:
 
 
 def with_repository(settings: Settings) -> Settings:
-    """The settings. If --build is given without a repository, the repository of the current folder is added."""
+    """The settings with a repository: if --build is given without a repository, the repository of the current folder."""
     if settings.quick and settings.quick.build is not None and not settings.repository:
         return replace(settings, repository=str(open_repository(Path.cwd(), is_named_by_user=False).folder))
     return settings
@@ -175,9 +173,9 @@ def resolve_commits(
 def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str], settings: Settings) -> str:
     """The build system for a range with these ends (revision → commit); "" if the build uses no build system.
 
-    No build system is used if the recipe gives build commands. If --run is given without a recipe and no tree has a
-    build system, the trees are measured as they are checked out. Raises UsageError if a tree lacks the build system
-    of the recipe, if a tree has no build system, and if options for a build system have no effect.
+    If the recipe gives build commands, no build system is used. If --run is given without a recipe and no tree has a
+    build system, the trees are measured as they are checked out. Raises UsageError if a tree lacks the build system of
+    the recipe, if a tree has no build system, and if options for a build system have no effect.
     """
     without_recipe = settings.quick is not None and settings.quick.build == ()  # with --run and without --build
     build = Build() if without_recipe else required_build(builder)

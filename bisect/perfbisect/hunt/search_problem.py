@@ -1,4 +1,4 @@
-"""The input of a hunt's search, the loop that runs the search, and the log of the search in the history."""
+"""The input of a hunt's search, the function that runs the search, and the hunt's log in the history."""
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -51,7 +51,8 @@ WorkersFor = Callable[[tuple[str, ...]], Workers[LabEvent]]
 
 @dataclass(frozen=True, slots=True)
 class SearchProblem:
-    """The constant input of a search: a graph, the commit of each node, and the rules."""
+    """The input of a search that does not change during the search: the graph of the range, the commit of each node,
+    the rules of the search, and the hosts."""
 
     graph: Graph
     commits: tuple[str, ...]
@@ -62,26 +63,24 @@ class SearchProblem:
     build_hosts: tuple[str, ...] = ()  # the names of the hosts that build ahead
 
     def situation(self, state: SessionState, fleet: Fleet = ALL_FREE, *, shares_builds: bool = False) -> Situation:
-        """The input of the next decision, from the state of a log.
+        """The situation (all data on which the next decision depends), from the state of the hunt's log.
 
         ``shares_builds`` is true if several hunts share builds, and this hunt is one of these hunts. If the metric has
-        changed from time to counted instructions, timed runs are not used as readings, but the budget of runs includes
-        the timed runs.
+        changed from time to counted instructions, the readings do not include the timed runs, but the timed runs are
+        charged to the budget of runs.
         """
         chosen, policy = state.pairing, self.policy
         if self.hosts:  # each host has builds of its own, so a build may be stale on one host and clean on another
             policy = replace(policy, incremental=False)
         if chosen:
-            pairing = Pairing.PAIRED if chosen.together else Pairing.INTERLEAVED
-            policy = replace(policy, pairing=pairing, chosen=True)
+            policy = replace(policy, pairing=Pairing.PAIRED if chosen.together else Pairing.INTERLEAVED, chosen=True)
         runs = [event.facts for _, event in state.log if isinstance(event, RunFinished)]
         excluded = state.run_count - sum(not run.for_another for run in runs)  # number of runs that no longer count
         spent = ExtraCost(excluded + (sum(not run.counted for run in runs) if self.prior.exact else 0))
         by_cpu = chosen is not None and chosen.by_cpu
         node = {commit: index for index, commit in enumerate(self.commits)}
-        readings = read_observations(
-            state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu
-        )
+        hosts = self.hosts, self.build_hosts
+        readings = read_observations(state.log, node, self.metric, state.began, *hosts, by_cpu=by_cpu)
         proofs = frozenset(node[sha] for sha in state.proofs if sha in node)
         situation = Situation(
             self.graph, readings, policy, self.prior, fleet, shares_builds=shares_builds, extra_cost=spent
@@ -93,9 +92,7 @@ class SavedLog:
     """The stored log of a trial or of one hunt: the events of earlier attempts, and the events of this attempt."""
 
     def __init__(self, history: History, hunt: int) -> None:
-        self.history = history
-        self.hunt = hunt
-        self.began = history.start_time(hunt)
+        self.history, self.hunt, self.began = history, hunt, history.start_time(hunt)
         events = ((entry.at, entry.event) for entry in history.events(hunt))
         self.state = fold(events, history.attempt_starts(hunt), SessionState(hunt, began=self.began))
         history.session_log(hunt, self.state)
@@ -113,8 +110,8 @@ class SavedLog:
 def run_search(
     problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]
 ) -> Generator[TimedEvent, None, Verdict]:
-    """Search until there is a verdict, and return the verdict. The last event is the ``Decided`` event with the
-    verdict.
+    """Search until there is a verdict, and return the verdict. Yields all events; the last event is the ``Decided``
+    event with the verdict.
     """
     planner = SearchPlanner(partial(problem.situation, log.state))
     event: Event | None = None
@@ -127,10 +124,11 @@ def run_search(
 
 
 def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
-    """A warning that the hunt will probably take 300 runs or more; otherwise, or if the noise is unknown, None.
+    """A warning if the hunt will probably take 300 runs or more; None if the hunt will take fewer runs, or if the noise
+    is unknown.
 
-    If exact counts show the change, too, the expected number of runs is calculated for a search among two candidates,
-    because the counts find the culprit, and timed runs only prove it.
+    If exact counts of instructions also show the change, the expected number of runs is computed for only two
+    candidates, because the counts find the culprit, and timed runs are only necessary for the proof.
     """
     ends = ([run for run in log.state.runs_of_equal_binaries(problem.commits[end]) if run.counted] for end in (0, -1))
     difference = instruction_change(*ends) if problem.prior.count_cost else None
@@ -148,17 +146,15 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
         return None
     varying = f"the noise of runs is estimated as {percent(noise)}{' in randomized layouts' * order.fresh}"
     text = f"{varying}, so a search for a change of {percent(change)} takes some {float(f'{needed:.1g}'):,.0f} runs"
-    return Warned(
-        text,
-        "A quieter host needs fewer runs; and so do exact counts (--metric instructions/o), if the host can count.",
-    )
+    advice = "A quieter host needs fewer runs; and so do exact counts (--metric instructions/o), if the host can count."
+    return Warned(text, advice)
 
 
 def expected_cost(problem: SearchProblem, decision: Decision, state: SessionState) -> Foreseen | None:
-    """An event with the builds and runs that the hunt will probably take, from the readings of the ends.
+    """A forecast of the numbers of builds and runs that the hunt will take, computed from the readings of good and bad.
 
-    The result is None as long as only the ends are measured, and if the interval of the ratio of the ends has no finite
-    limits.
+    None if the search needs further runs of good and bad first, or if the confidence interval of the ratio of bad to
+    good has no finite limits.
     """
     effect, noise, order, policy = decision.belief.effect, decision.belief.noise, decision.order, problem.policy
     if not isinstance(order, Measure) or order.purpose is Purpose.ENDS or not effect.low or math.isinf(effect.high):
@@ -178,20 +174,19 @@ def expected_cost(problem: SearchProblem, decision: Decision, state: SessionStat
 
 
 def constant_metric_warning(log: SavedLog) -> Warned | None:
-    """A warning if all timed runs, of two builds or more, have printed the same number; else None."""
+    """A warning if all timed runs of at least two builds have printed the same number, which is then probably no
+    measurement; otherwise None."""
     runs = [event.facts for _, event in log.entries if isinstance(event, RunFinished) and not event.facts.counted]
     printed = {run.reported for run in runs}
     if len(runs) < MIN_CONSTANT_RUNS or len({run.commit for run in runs}) < 2 or len(printed) > 1 or None in printed:
         return None
-    number = figure(printed.pop())
-    return Warned(
-        f"every run has printed the same number, {number}",
-        "Check that the pattern of --rate or --cost does not find a constant.",
-    )
+    advice = "Check that the pattern of --rate or --cost does not find a constant."
+    return Warned(f"every run has printed the same number, {figure(printed.pop())}", advice)
 
 
 def run_length_warning(change: Interval, noise: float, seconds: Sequence[float]) -> Warned | None:
-    """A warning if runs of these lengths are too short for their noise, or longer than the change needs; else None."""
+    """A warning if runs that take ``seconds`` are so short that their noise is large, or longer than a change of this
+    size needs; otherwise None."""
     if len(seconds) < MIN_NOISE_RUNS or not change.has_known_bound:
         return None
     typical = median(seconds)
@@ -211,10 +206,11 @@ def log_opening(
     failed: Sequence[SkipFacts] = (),
     left_out: Sequence[SkipFacts] = (),
 ) -> Iterator[TimedEvent]:
-    """Store the events before a search: ``started``, unless the session has begun already, and the skipped candidates.
+    """Store the events that precede a search: the event ``started``, if it is not None, and an event for each candidate
+    that the search skips from the beginning.
 
-    ``failed`` are builds that failed in earlier hunts. The hunt does not try these builds again, except the builds of
-    good and bad. ``left_out`` are commits that the user has excluded.
+    ``failed`` are builds that failed in earlier hunts, which this hunt does not try again; ``left_out`` are commits
+    that the user has excluded. Good and bad are never skipped.
     """
     if started:
         yield log.append(started)
@@ -235,7 +231,8 @@ def log_verdict(
     reason_follows: bool = False,
     suspects: tuple[Commit, ...] = (),
 ) -> TimedEvent:
-    """Store the event that ends a hunt, with ``verdict`` as ``with_count_result`` completes the verdict."""
+    """Store the event that ends a hunt. The verdict in this event is ``verdict``, completed by the result of exact
+    counts."""
     counted = with_count_result(verdict, problem.commits, log.entries)
     return log.append(SessionEnded(counted, reason_follows, suspects=suspects))
 
@@ -243,13 +240,14 @@ def log_verdict(
 def replay(
     problem: SearchProblem, events: Sequence[TimedEvent], began: float, *, shares_builds: bool = False
 ) -> Iterator[tuple[int, Decision]]:
-    """Repeat the decisions of a logged hunt with the present search and the rules of ``problem``; no host is used.
+    """Compute the decisions of a logged hunt again, with the present version of the search and the rules of
+    ``problem``. Nothing is measured.
 
-    Yields, for each decision up to the first verdict, the number of runs of the range before the decision, and the
-    decision. If instructions were counted after the verdict, the verdict contains the result of the counts. If the hunt
-    changed its metric, the decisions before the change are left out. ``shares_builds`` is true if several hunts share
-    builds, and this hunt is one of these hunts. A log with builds that were made for another hunt has the same effect
-    as ``shares_builds``.
+    Yields each decision up to the first verdict, with the number of runs of the range's commits before the decision. If
+    instructions were counted after the verdict, the verdict contains the result of the counts. If the hunt changed its
+    metric, the decisions before the change of metric are left out. ``shares_builds`` is true if several hunts share
+    builds, and this hunt is one of these hunts. ``shares_builds`` is assumed if the log has builds that were made for
+    another hunt.
     """
     metric_changes = [index for index, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
     last_change = metric_changes[-1] if metric_changes else -1

@@ -2,10 +2,10 @@
 
 outcomes = begin(setups, CommandCallbacks(path of the history, open_view, waiting, begun))
 
-Each hunt has a log and a verdict. The hunts of one session have the same range, builder and host. In the history, the
-hunts of a session with several hunts are a batch, which has no batch file (`bisect show b3`). If the workload of a hunt
-fails at an end of the range, only this hunt fails. A failure of the whole session (a fault of the host, or Ctrl-C) is
-raised, together with the command that resumes the session.
+Each hunt has its own log and verdict. The hunts that are started together have the same range, builder and host, and
+different workloads. Several such hunts are stored in the history as a batch without a batch file (`bisect show b3`). If
+the workload of a hunt fails at an end of the range, the other hunts continue. If all hunts have to stop (because of a
+fault of the host, or Ctrl-C), an error is raised, with the command that resumes the hunts.
 """
 
 import math
@@ -53,7 +53,7 @@ Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The changes that a user makes to a session when resuming it."""
+    """The options with which a user changes a session when the user resumes it."""
 
     change_settings: Callable[[Settings], Settings]  # stored settings → the settings with which the session continues
     lease: Leased | None = None
@@ -66,10 +66,10 @@ class Resumption:
 def begin(
     setups: Sequence[SessionSetup], caller: CommandCallbacks, in_batch: tuple[int, int] | None = None, replaced: int = 0
 ) -> tuple[HuntOutcome, ...]:
-    """Begin hunts or a trial, and carry out all of their work. Returns the result of each hunt.
+    """Begin hunts or a trial, and carry them out to their end. Returns the result of each hunt.
 
     If a batch file starts the hunt, ``in_batch`` is the number of the batch and the index of the hunt in the batch.
-    ``replaced``: the number of a hunt that is removed from the history once the new hunts have begun.
+    ``replaced`` is the number of an old hunt that is removed from the history after the new hunts are stored; 0: none.
     """
     first = setups[0]
     with lock_hosts(first.hosts, first.purpose, caller.waiting) as held, closing(History.open(caller.path)) as history:
@@ -89,8 +89,8 @@ def begin(
 
 
 def new_hunt_setup(history: History, setup: SessionSetup) -> SessionSetup:
-    """The setup of a new hunt, whose settings include prior knowledge from earlier hunts and the hashes of its
-    recipes.
+    """The setup of a new hunt, to whose settings prior knowledge from earlier hunts and the hashes of the recipes are
+    added.
     """
     settings = with_prior_knowledge(history, setup.settings)
     run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
@@ -98,11 +98,11 @@ def new_hunt_setup(history: History, setup: SessionSetup) -> SessionSetup:
 
 
 def with_prior_knowledge(history: History, settings: Settings) -> Settings:
-    """The settings, completed by values from earlier hunts: the noise of a run, and the cost of a build relative to a
-    run.
+    """The settings, to which two values from earlier hunts are added: the noise of a run, and the duration of a build
+    relative to a run.
 
-    Only hunts on hosts of the same class as the session's first host are used; hunts on the first host itself are
-    preferred.
+    The values are from hunts on the session's first host; if there are none, from hunts on other hosts of the same host
+    class.
     """
     prior, by_host = settings.prior, settings_by_host_of_class(settings)
     all_costs = (read_typical_costs(history, on_one_host) for on_one_host in by_host)
@@ -115,8 +115,8 @@ def with_prior_knowledge(history: History, settings: Settings) -> Settings:
 
 
 def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
-    """Warnings about disks that are too small for a hunt, estimated from the sizes of builds and data in earlier
-    hunts.
+    """Warnings about disks that are too small for a hunt. The space that the hunt needs is estimated from the sizes of
+    builds and data in earlier hunts.
     """
     expected = upkeep.expected_builds(len(setup.span.candidates), setup.settings.policy.max_builds)
     warnings = [
@@ -143,9 +143,8 @@ def store_sessions(
     batch_entries = [in_batch] if in_batch else []
     with history.transaction():  # one transaction stores a hunt and its place in the batch
         if len(setups) > 1:
-            batch = begin_batch(
-                history, "", [PlannedHunt.of_begun_hunt(setup.settings, folder) for setup in setups], at
-            )
+            planned = [PlannedHunt.of_begun_hunt(setup.settings, folder) for setup in setups]
+            batch = begin_batch(history, "", planned, at)
             batch_entries = [(batch, index) for index in range(len(setups))]
         numbers = [history.begin_session(setup.settings, setup.start_event(0, False), at) for setup in setups]
         for batch_entry, number in zip(batch_entries, numbers, strict=False):
@@ -153,13 +152,15 @@ def store_sessions(
     return numbers, read_batch(history, batch) if len(setups) > 1 else None
 
 
-def resume(session: int | str, batch: Batch | None, caller: CommandCallbacks, changes: Resumption) -> tuple[HuntOutcome, ...]:
-    """Continue a hunt (by number), a trial (by name), or the unfinished hunts of a ``batch``, after the last events
-    of their logs.
+def resume(
+    session: int | str, batch: Batch | None, caller: CommandCallbacks, changes: Resumption
+) -> tuple[HuntOutcome, ...]:
+    """Continue a hunt (``session`` is its number), a trial (``session`` is its name), or the unfinished hunts of
+    ``batch``, each from the last event of its log.
 
-    If a hunt of a batch cannot be continued, it fails, and the other hunts continue. If no hunt can be continued, the
-    error of the first hunt is raised. The error is RunsNotComparable if new runs could not be compared with the
-    earlier runs. Raises UsageError for a trial that is complete.
+    If a hunt of a batch cannot be continued, the other hunts continue. If no hunt can be continued, raises the error of
+    the first hunt: RunsNotComparable if new runs could not be compared with the earlier runs. Raises UsageError for a
+    trial that is complete.
     """
     with ExitStack() as stack:
         history = stack.enter_context(closing(History.open(caller.path)))
@@ -180,10 +181,8 @@ def resume(session: int | str, batch: Batch | None, caller: CommandCallbacks, ch
                 "Omit --max-time, --max-builds and --max-runs.",
             )
         if trial and trial.state == "done":
-            raise UsageError(
-                f"{trial.name} is complete.",
-                f"See its result: {bisect_command('show', trial.name, history.path)}",
-            )
+            command = bisect_command("show", trial.name, history.path)
+            raise UsageError(f"{trial.name} is complete.", f"See its result: {command}")
         requested = [changes.change_settings(history.settings(number)) for number in numbers]
         if changes.lease:
             events = (entry.event for entry in history.events(numbers[0]))
@@ -208,15 +207,12 @@ def resume(session: int | str, batch: Batch | None, caller: CommandCallbacks, ch
             check_trial_unchanged(trial, setups[0])
         if batch:
             continue_batch(history, batch.id)
-        attempt = SessionAttempt(
-            history, caller, numbers, batch, held, failures, changes.reason_seconds, changes.added_limits
-        )
-        return attempt.carry_out(setups)
+        limits = changes.reason_seconds, changes.added_limits
+        return SessionAttempt(history, caller, numbers, batch, held, failures, *limits).carry_out(setups)
 
 
 def store_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
-    """Store in the batch the verdicts that the hunts' logs contain, because a killed session may have failed to do
-    so.
+    """Store the verdicts of the hunts' logs in the batch, because a session that was killed may not have stored them.
 
     Returns the verdict of each hunt; None for each hunt without a verdict.
     """
@@ -236,11 +232,10 @@ def resumed_hunts(
     requested: Sequence[Settings],
     waiting: WaitCallback | None,
 ) -> tuple[dict[int, SessionSetup], dict[int, PerfBisectError]]:
-    """The setups of the hunts that can be continued, and the errors of the hunts that cannot be continued, by the
-    indexes of the hunts.
+    """The setups of the hunts that can be continued, and the errors of the hunts that cannot. Both mappings have the
+    indexes of the hunts in ``numbers`` as keys.
 
-    A hunt with a verdict is neither in the setups nor in the errors. Raises the first error if no hunt can be
-    continued.
+    A hunt with a verdict is in neither mapping. Raises the first error if no hunt can be continued.
     """
     failures: dict[int, PerfBisectError] = {}
     setups: dict[int, SessionSetup] = {}
@@ -266,8 +261,8 @@ def resumed_hunts(
 
 
 def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None:
-    """Raise RunsNotComparable if the range or the workload of a hunt has changed. If the recipe of the builder has
-    changed, its new hash is stored in the settings of the hunt.
+    """Raise RunsNotComparable if the range or the workload of a hunt has changed. A changed recipe of the builder
+    raises no error, and its new hash is stored in the settings of the hunt.
     """
     if setup.span.candidates != history.candidates(hunt_id):
         raise RunsNotComparable(
@@ -292,8 +287,8 @@ def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None
 def resumed_trial(
     history: History, trial: SessionState, settings: Settings, changes: Resumption, caller: CommandCallbacks
 ) -> Iterator[SessionSetup]:
-    """The setup of a trial that is resumed. If the trial is a proof, the commit without the culprit exists only in this
-    context.
+    """A context with the setup of a trial that is resumed. For a proof, the temporary commit without the culprit exists
+    until the end of the ``with`` block.
     """
     request = trial.request
     if request.reverts:

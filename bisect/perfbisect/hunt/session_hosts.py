@@ -1,4 +1,5 @@
-"""Leases the hosts of a session if necessary, checks them before builds, locks them, and cleans them up at the end."""
+"""Prepares the hosts of a session: leases hosts from a scheduler if necessary, checks hosts before the first build,
+locks hosts, and removes temporary files of the session at the end."""
 
 import re
 from collections import defaultdict
@@ -22,7 +23,7 @@ from perfbisect.lab.building.candidates import FairLock, LabHost
 from perfbisect.lab.building.commit_build import end_running_builds
 from perfbisect.lab.building.plan import is_processor_specific
 from perfbisect.lab.building.shared_builds import SharedBuilds
-from perfbisect.lab.checks import CheckRequest, Severity
+from perfbisect.lab.checks import CheckRequest, Finding, Severity
 from perfbisect.lab.checks.all_hosts import build_host_differences, read_build_host_properties
 from perfbisect.lab.checks.preflight import build_host_findings, inspect_host, measurement_findings, warnings_or_refusal
 from perfbisect.lab.workload import dataset
@@ -41,7 +42,7 @@ from perfbisect.wording.text import listed
 
 @dataclass(frozen=True, slots=True)
 class BuildHost:
-    """A connected build host, and its entry in hosts.toml."""
+    """A build host (a host that makes builds for another host) with an open connection, and its entry in hosts.toml."""
 
     entry: HostEntry
     host: Host
@@ -49,8 +50,8 @@ class BuildHost:
 
 @dataclass
 class BuildHostChecks:
-    """Connects to the build hosts of a hunt and checks the build hosts. A build host of several hosts is connected and
-    checked only once.
+    """Connects to the build hosts of a hunt and checks the build hosts. A build host that makes builds for several
+    hosts is connected and checked only once.
     """
 
     settings: Settings
@@ -60,8 +61,8 @@ class BuildHostChecks:
     compared: set[frozenset[str]] = field(default_factory=set)  # sets of build hosts of one host that were compared
 
     def prepare(self, entry: HostEntry, host: Host) -> tuple[tuple[BuildHost, ...], tuple[Warned, ...]]:
-        """Returns the build hosts of ``host``, in the order of hosts.toml, and the warnings of checks that no earlier
-        call has made.
+        """Returns the checked build hosts of ``host``, in the sequence of hosts.toml, and warnings. Warnings that an
+        earlier call has returned are not repeated.
 
         Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of
         a commit. Raises UsageError if programs that are built on a build host cannot run on ``host``.
@@ -80,17 +81,12 @@ class BuildHostChecks:
         return build_hosts, tuple(warned)
 
     def can_build(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> bool:
-        """Whether ``host`` may build: either always, or, if it has exactly one build host, while this build host cannot
-        be reached.
+        """Whether ``host`` may make builds: either at any time, or only while its only build host cannot be reached.
         """
         if entry.builds_itself or len(build_hosts) != 1:
             return entry.builds_itself
-        variant = find_variant(self.builder, self.settings.variant)
-        sides = [read_build_host_properties(builder, variant) for builder in (build_hosts[0].host, host)]
-        native = is_processor_specific(self.builder, variant)
-        if any(
-            finding.level is not Severity.NOTE for finding in build_host_differences(host.name, sides, native=native)
-        ):
+        differences = self._differences(host, (build_hosts[0].host, host))
+        if any(finding.level is not Severity.NOTE for finding in differences):
             return False
         request = CheckRequest.for_build_host(host, entry, self.builder, self.settings.variant)
         return all(finding.level is not Severity.REFUSED for finding in build_host_findings(inspect_host(request)))
@@ -105,19 +101,22 @@ class BuildHostChecks:
         request = CheckRequest.for_build_host(host, entry, self.builder, self.settings.variant)
         return warnings_or_refusal(build_host_findings(inspect_host(request)))
 
-    def _mismatch_warnings(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
-        """Warnings about differences between the build hosts of ``host``."""
+    def _differences(self, host: Host, makers: Iterable[Host]) -> Iterator[Finding]:
+        """Findings about differences between hosts that would make the builds of ``host``."""
         variant = find_variant(self.builder, self.settings.variant)
-        sides = [read_build_host_properties(build_host.host, variant) for build_host in build_hosts]
-        sides += [read_build_host_properties(host, variant)] if entry.builds_itself else []
-        return warnings_or_refusal(
-            build_host_differences(host.name, sides, native=is_processor_specific(self.builder, variant))
-        )
+        sides = [read_build_host_properties(maker, variant) for maker in makers]
+        return build_host_differences(host.name, sides, native=is_processor_specific(self.builder, variant))
+
+    def _mismatch_warnings(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
+        """Warnings about differences between the build hosts of ``host`` that could make their builds differ in speed.
+        """
+        makers = [*(build_host.host for build_host in build_hosts), *([host] if entry.builds_itself else [])]
+        return warnings_or_refusal(self._differences(host, makers))
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedHost:
-    """A host of a hunt that has passed its checks."""
+    """A host that has passed its checks, so that the session can use the host."""
 
     entry: HostEntry
     host: Host
@@ -153,11 +152,9 @@ class PreparedHost:
 
 
 class HostLocks:
-    """The locks by which threads of one session take turns on the hosts of the session. Each host that only builds has
-    a second lock, for short tasks during a build.
-
-    ``held`` are the locks of hosts that the session holds, by the names of the hosts. ``shared`` gives access to the
-    builds that machines share.
+    """The locks by which threads of one session take turns on the hosts of the session. Each host that only makes
+    builds has a second lock, for short tasks during a build. ``held`` maps the name of each host to the lock by which
+    the session excludes other sessions. ``shared`` gives access to the store of shared builds.
     """
 
     def __init__(
@@ -168,7 +165,8 @@ class HostLocks:
         self._second_locks = {name: FairLock() for name in only_build}
 
     def lab_host(self, host: Host, entry: HostEntry) -> LabHost:
-        """The ``LabHost`` of a host of the session: the host with its entry in hosts.toml and its locks."""
+        """The ``LabHost`` of a host: the connected host with its entry in hosts.toml and its locks, which builds and
+        runs need."""
         name = host.name
         return LabHost(host, entry, self._locks[name], self._second_locks.get(name), self._shared, self._held.get(name))
 
@@ -185,7 +183,8 @@ def check_architectures(host: Host, build_host: Host) -> None:
 
 
 def processor_warnings(host: Host, build_host: Host, builder: Builder, variant: str) -> Iterator[Warned]:
-    """A warning if a build host compiles code for its own processor model, and ``host`` has another model."""
+    """A warning if the compiler options are specific to the build host's processor model, and ``host`` has another
+    model."""
     if not is_processor_specific(builder, find_variant(builder, variant or builder.variant)):
         return
     built_for, measured_on = read_fact(build_host, PROCESSOR_MODEL), read_fact(host, PROCESSOR_MODEL)
@@ -202,9 +201,9 @@ def can_build_ahead(entries: Sequence[HostEntry]) -> bool:
     """Whether all hosts of a hunt (``entries``) have the same build hosts, so that the build hosts can make builds
     before a run needs the builds.
 
-    If the build hosts differ, each host may have only one build host, which builds when the host needs a build. Raises
-    UsageError if a host has several build hosts, and either another host of the hunt has different build hosts, or a
-    host of the hunt is one of the build hosts.
+    If the hosts have different build hosts, each host may have only one build host, which makes a build when the host
+    needs the build. Raises UsageError if a host has several build hosts, but another host of the hunt has different
+    build hosts, or a host of the hunt is also one of the build hosts.
     """
     measuring = {entry.name for entry in entries}
     sets = {frozenset(entry.build_hosts_except_itself) for entry in entries}
@@ -223,14 +222,12 @@ def can_build_ahead(entries: Sequence[HostEntry]) -> bool:
 def lock_hosts(
     sites: Sequence[PreparedHost], purpose: str, waiting: WaitCallback | None
 ) -> Iterator[dict[str, HostLock]]:
-    """During the ``with`` block, hold the locks of all hosts of a session; yields a map from the name of each host to
-    its lock.
+    """During the ``with`` block, hold the locks of all hosts of a session; yields the locks by the names of the hosts.
 
-    Other sessions see the text ``purpose`` in the lock of a host. All sessions acquire locks in the same order of
-    machines, so that two sessions cannot deadlock. Before the locks are released, running builds on build hosts are
-    ended, and the last visit's copy of the data is removed. If the session has failed, the last visit's copy of the
-    data is kept, because the copy may show why the session failed. Raises UsageError if two names refer to one root
-    folder.
+    Other sessions see the text ``purpose`` in the lock of a host. All sessions acquire the locks of machines in the
+    same sequence, so that two sessions cannot deadlock. Before the locks are released, running builds on build hosts
+    are ended, and the folder of the last visit (with its copy of the data) is removed. If the session has failed, this
+    folder is kept, because its files may show the reason. Raises UsageError if two names refer to one root folder.
     """
     build_hosts = [build_host.host for site in sites for build_host in site.build_hosts]
     hosts = {host.name: host for host in (*build_hosts, *(site.host for site in sites))}
@@ -248,8 +245,8 @@ def lock_hosts(
 
 
 def clean_up(action: Callable[[Host], object], host: Host, held: HostLock) -> None:
-    """Carry out an action that cleans up a host, unless the session has lost the host's lock or the host cannot be
-    reached.
+    """Carry out ``action``, which cleans up a host. Nothing is done if the session has lost the host's lock, or if the
+    host cannot be reached.
     """
     if not held.lost:
         with suppress(PerfBisectError):  # out of reach: the next session, or `bisect gc`, cleans up
@@ -258,14 +255,14 @@ def clean_up(action: Callable[[Host], object], host: Host, held: HostLock) -> No
 
 
 def remove_last_visit(host: Host, held: HostLock, failure: type[BaseException] | None, *_: object) -> None:
-    """Remove the folder of a session's last visit, unless the session has failed."""
+    """Remove the folder of the last visit (one start of the server) of a session, unless the session has failed."""
     if failure is None or not issubclass(failure, Exception) or issubclass(failure, Interrupted):
         clean_up(dataset.remove_visit, host, held)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """The requirements that a session adds to its leases, besides the names of hosts."""
+    """The requirements of a session for the machines that it leases, in addition to the names of hosts."""
 
     nodes: Mapping[str, str] | None = None  # host → address of the machine on which an earlier attempt has measured
     with_build_hosts: bool = True  # whether the build hosts are leased, too
@@ -279,14 +276,15 @@ class LeaseTerms:
 def hold_leases(
     names: Sequence[str], hosts_path: str | Path, show: ShowQueue, say: PrintMessage, terms: LeaseTerms = LeaseTerms()
 ) -> Iterator[None]:
-    """During the ``with`` block, hold leases of the leased hosts among ``names``, so that ``host.registry.connect`` can
-    connect to the leased hosts.
+    """During the ``with`` block, hold leases of those hosts of ``names`` that a scheduler leases, so that
+    ``host.registry.connect`` can connect to them.
 
     First, leases of killed sessions are released. A machine on which an earlier attempt of the session has measured is
-    requested again, because its speed is known. Hosts with the same features are leased in one request if the scheduler
-    supports such a request. Hosts with more features are leased first, because fewer machines have all of these
-    features. All sessions make requests in this order, which prevents most deadlocks. Two sessions can still deadlock
-    if each machine needs a separate request, or if a machine has the features of several requests.
+    requested again, because its speed is known. Hosts with the same required features are leased in one request if the
+    scheduler supports requests for several machines. Hosts with more required features are leased first, because fewer
+    machines have all these features. Two sessions that wait for each other's machines would deadlock; the common
+    sequence of requests prevents this in most cases, but not if each machine needs a separate request, or if a machine
+    has the features of several requests.
     """
     leases.release_jobs_of_killed_sessions(say)
     leased_names = _leased_names(names, hosts_path, terms.with_build_hosts)
@@ -299,14 +297,15 @@ def hold_leases(
 def _lease_fit_machines(
     request: LeaseRequest, show: ShowQueue, say: PrintMessage, unfit: Mapping[str, str]
 ) -> ExitStack:
-    """Lease machines that no fitness check has found unfit. Closing the returned stack releases these machines.
+    """Lease machines, except machines that a fitness check has found unfit. Closing the returned stack releases the
+    leased machines.
 
-    Unfit machines stay leased until fit machines are leased, because otherwise the scheduler would lend the unfit
-    machines again. Raises EnvironmentFailure if the scheduler lends only unfit machines.
+    If the scheduler lends an unfit machine, the session keeps the machine until it has a fit machine, because otherwise
+    the scheduler would lend the unfit machine again. Raises EnvironmentFailure if the scheduler lends only unfit
+    machines.
     """
-    request = replace(
-        request, earlier_addresses={name: node for name, node in request.earlier_addresses.items() if node not in unfit}
-    )
+    fit = {name: node for name, node in request.earlier_addresses.items() if node not in unfit}
+    request = replace(request, earlier_addresses=fit)
     with ExitStack() as unfit_leases:
         for _ in range(len(unfit) + 1):
             with ExitStack() as stack:
@@ -321,15 +320,14 @@ def _lease_fit_machines(
 
 
 def _leased_names(names: Sequence[str], hosts_path: str | Path, with_build_hosts: bool) -> list[str]:
-    """The names of the leased hosts among ``names``, each name once; if ``with_build_hosts`` is true, also the
-    leased build hosts of ``names``.
+    """The hosts of ``names`` that a scheduler leases, each name once. If ``with_build_hosts`` is true, the leased build
+    hosts of ``names`` are included.
 
     Raises UsageError if a host is in ``names`` twice.
     """
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(
-            f"Host {twice[0]} is given twice.", "Give each host once. Write several hosts of one lease as NAME*3."
-        )
+        advice = "Give each host once. Write several hosts of one lease as NAME*3."
+        raise UsageError(f"Host {twice[0]} is given twice.", advice)
     entries = [load_host(name, hosts_path) for name in names]
     if with_build_hosts:
         entries += [load_host(name, hosts_path) for entry in entries for name in entry.build_hosts_except_itself]
@@ -339,8 +337,7 @@ def _leased_names(names: Sequence[str], hosts_path: str | Path, with_build_hosts
 def _lease_requests(
     names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, str], purpose: str
 ) -> Iterator[LeaseRequest]:
-    """The requests for the leased hosts that this process has not leased yet. All sessions make requests in the same
-    order.
+    """The requests for the hosts that this process has to lease, in a sequence that is the same in all sessions.
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
@@ -348,9 +345,8 @@ def _lease_requests(
         assert lease_name, "the name of a leased host has the form of a lease"
         if not leases.is_leased(name):  # otherwise another hunt of this process shares the lease
             groups.setdefault((lease_name.lease, lease_name.features), []).append(name)
-    for (recipe, features), members in sorted(
-        groups.items(), key=lambda group: (-len(re.findall(r"[\w.-]+", group[0][1])), group[0])
-    ):
+    ordered = sorted(groups.items(), key=lambda group: (-len(re.findall(r"[\w.-]+", group[0][1])), group[0]))
+    for (recipe, features), members in ordered:
         lease = load_lease(recipe, hosts_path)
         for requested in [members] if leases_several_at_once(lease) else [[name] for name in members]:
             earlier_nodes = {name: nodes[name] for name in requested if name in nodes}

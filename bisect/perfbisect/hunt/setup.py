@@ -1,6 +1,6 @@
 """The setup of a session: loads recipes, reads the range of commits, and checks the hosts.
 
-Commits that --skip leaves out are never built; the search assumes neither that they are fast nor that they are slow.
+Commits that --skip names are never built, and the search makes no assumption about their speed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,9 +54,7 @@ class SessionSetup:
     left_out: tuple[SkipFacts, ...] = ()  # candidates that --skip excludes
     patches: tuple[Patch, ...] = ()  # of the recipe and of --patch
     shared: SharedBuilds | None = None  # shared builds, if the user has configured them
-    measured: tuple[
-        Workload, ...
-    ] = ()  # the workloads of all hunts, or of the trial (of a proof: of the hunts)
+    measured: tuple[Workload, ...] = ()  # the workloads of all hunts, or of the trial (of a proof: of the hunts)
     untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
     parts: PartSearch | None = None  # of `bisect narrow`: the search in the diff; ``span`` is its present round
     # Of a hunt for a drop that a comparison found: words of the command → events of the comparison about the ends:
@@ -73,10 +71,10 @@ class SessionSetup:
     def set_up(
         cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Recipes] = ()
     ) -> tuple["SessionSetup", ...]:
-        """The setups of hunts that differ only in their workloads. Each recipe is loaded and each host checked once.
-        With ``waiting``, the check of a host waits until no other session measures on it. ``begun`` has the recipes of
-        all hunts of a resumed session, the ``requested`` hunts first; training uses all workloads. Raises UsageError
-        and EnvironmentFailure."""
+        """The setups of hunts that differ only in their workloads. Each recipe is loaded and each host checked once. If
+        ``waiting`` is given, the check of a host waits until no other session measures on the host. ``begun`` has the
+        recipes of all hunts of a resumed session, beginning with the ``requested`` hunts; profile-guided builds are
+        trained with the workloads of all these hunts. Raises UsageError and EnvironmentFailure."""
         recipes = begun or [load_requested(settings) for settings in requested]
         first, builder, measured = requested[0], recipes[0][0], tuple(workload for _, workload in recipes)
         common = cls._checked(first, builder, measured[: len(requested)], waiting)
@@ -93,7 +91,8 @@ class SessionSetup:
     def of_trial(
         cls, settings: Settings, waiting: WaitCallback | None, span: CommitRange, workloads: tuple[Workload, ...]
     ) -> "SessionSetup":
-        """The setup of a trial; ``span`` contains the builds that it compares. Raises the errors of ``set_up``."""
+        """The setup of a trial; ``span`` contains the builds that the trial compares. Raises the errors of
+        ``set_up``."""
         builder = requested_builder(settings)
         check_overrides(builder, workloads, settings)
         return cls._checked(settings, builder, workloads, waiting, span)._adapted_to_metric()
@@ -172,9 +171,8 @@ class SessionSetup:
         ):
             results = works[0].for_outputs(settings)
             request = replace(request, works=results or works, metric=settings.metric, shared=bool(results))
-        return replace(
-            setup, settings=replace(setup.settings, run_hash=run_hash, build_hash=build_hash), request=request
-        )
+        settings = replace(setup.settings, run_hash=run_hash, build_hash=build_hash)
+        return replace(setup, settings=settings, request=request)
 
     @property
     def host(self) -> Host:
@@ -183,7 +181,8 @@ class SessionSetup:
 
     @property
     def common_build_hosts(self) -> tuple[BuildHost, ...]:
-        """The build hosts that build in advance for all hosts; empty if builds are made when hosts need them."""
+        """The build hosts that make builds in advance for all measuring hosts; empty if each build is made when a host
+        needs it."""
         return self.hosts[0].build_hosts if can_build_ahead([site.entry for site in self.hosts]) else ()
 
     @property
@@ -209,7 +208,7 @@ class SessionSetup:
         return f"{self.request.kind.trial_noun} {self.request.builder}" if self.request.works else self.workload.name
 
     def run_hash(self, workload: Workload) -> str:
-        """A hash of everything in the setup that affects the runs of the workload."""
+        """A hash of all parts of the setup that affect the results of the workload's runs."""
         return fingerprint(
             self.builder,
             workload,
@@ -218,11 +217,11 @@ class SessionSetup:
         )
 
     def count_method(self, site: PreparedHost, workload: Workload) -> str:
-        """The method by which the workload's runs are counted exactly on a host; "" if runs are timed."""
+        """The method by which a host counts the metric exactly in runs of the workload; "" if runs are timed."""
         return "" if counting.counting_obstacle(self.builder, workload) else site.count_method
 
     def training(self) -> tuple[Workload, ...]:
-        """The workloads with which builds of the variant are trained; empty without profile-guided optimization.
+        """The workloads that train the builds of a variant with profile-guided optimization; empty for other variants.
 
         Raises RecipeError for a workload that does not exist.
         """
@@ -235,7 +234,7 @@ class SessionSetup:
     def lab(
         self, candidates: Candidates, earlier: EarlierAttempts, site: PreparedHost, workload: Workload, locks: HostLocks
     ) -> HostLab:
-        """The lab in which a host measures candidates with a workload."""
+        """The lab that builds and measures candidates on one host, with one workload."""
         lab_host = locks.lab_host(site.host, site.entry)
         building = [locks.lab_host(build_host.host, build_host.entry) for build_host in site.build_hosts]
         building += [lab_host] if site.can_build else []
@@ -268,10 +267,8 @@ class SessionSetup:
         """The first event of an attempt; ``number`` is the number of the session."""
         settings, span, further = self.settings, self.span, tuple(site.facts for site in self.hosts[1:])
         if self.request.works:
-            builders = tuple(build_host.host.name for build_host in self.hosts[0].build_hosts)
-            return SessionStarted(
-                number, self.facts, resumed, further=further, build_hosts=builders, request=self.request
-            )
+            names = tuple(build_host.host.name for build_host in self.hosts[0].build_hosts)
+            return SessionStarted(number, self.facts, resumed, further=further, build_hosts=names, request=self.request)
         started = SessionStarted(
             number, self.facts, resumed, settings.builder, settings.workload, settings.good, settings.bad, span.commits,
             span.candidates, span.merges, settings.metric, settings.prior.host_classes, span.graph.branch_points,
@@ -281,13 +278,14 @@ class SessionSetup:
 
 
 def shared_builds() -> SharedBuilds | None:
-    """The shared builds of the user's configuration, if any. Raises RecipeError for a wrong configuration."""
+    """The store of shared builds that the user's configuration names; None if there is none. Raises RecipeError for a
+    wrong configuration."""
     shared = load_configuration().shared
     return SharedBuilds(shared.builds, shared.secret()) if shared.builds else None
 
 
 def options_without_effect(setup: SessionSetup) -> Iterator[Warned]:
-    """A warning that --time and --warmup have no effect, if runs of fixed length are counted exactly."""
+    """If runs are counted exactly, so that their length is fixed, a warning that --time and --warmup have no effect."""
     options = [f"--{name}" for name in ("time", "warmup") if name in setup.settings.overrides]
     if options and setup.settings.prior.exact and counting.can_set_length(setup.workload):
         yield Warned(
@@ -297,7 +295,8 @@ def options_without_effect(setup: SessionSetup) -> Iterator[Warned]:
 
 
 def with_feasible_layouts(setup: SessionSetup) -> SessionSetup:
-    """The setup; if randomized layouts are impossible, without them and with a warning that has the reason."""
+    """The setup, unchanged if randomized layouts are possible; otherwise without randomized layouts, and with a warning
+    that says why."""
     # A hunt by exact counts keeps possible layouts, too, because `--metric auto` may time its builds.
     settings = setup.settings
     if not settings.policy.layouts:
@@ -315,7 +314,8 @@ def with_feasible_layouts(setup: SessionSetup) -> SessionSetup:
 
 
 def with_instruction_counts(setup: SessionSetup) -> SessionSetup:
-    """The setup; the first host also counts instructions if the hunt measures time and the host can count."""
+    """The setup, changed so that the first host also counts instructions, if the hunt measures time and the first host
+    can count instructions."""
     # The instructions of a server cannot be counted exactly, so perf counts them during the timed runs.
     settings, (first, *further_hosts) = setup.settings, setup.hosts
     may_count = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
@@ -364,8 +364,8 @@ def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, 
 
 
 def candidates_to_skip(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
-    """The candidates that --skip leaves out, oldest first. Raises UsageError if these are all candidates, none, or an
-    end."""
+    """The candidates that --skip leaves out, oldest first. Raises UsageError if --skip matches all candidates, no
+    candidate, or an end."""
     ends = {
         span.candidates[0]: "the merge base",  # overwritten if it is good
         settings.good_commit: "good",

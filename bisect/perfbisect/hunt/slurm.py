@@ -3,10 +3,10 @@
 Slurm decides the order, limits, dependencies and accounts of jobs. Another way to use Slurm is a host in hosts.toml
 that is leased from Slurm: see ``host.leases``.
 
-A job runs `bisect run` with the host ``local`` on the node that Slurm has chosen. If the node can write the history
-from which the job was submitted, the job stores the hunt in that history, and a repeated job resumes the hunt.
-Otherwise the job stores the hunt in the node's own history, a repeated job begins a new hunt, and the history from
-which the job was submitted has only the state of the job in Slurm.
+A job runs `bisect run` with the host ``local`` on the node that Slurm has chosen. If the node can write to the history
+(database) from which the job was submitted, the job stores the hunt in that history, and a repeated job resumes the
+hunt. If the node cannot write to this history, the job stores the hunt in the history of the node, a repeated job
+begins a new hunt, and the history from which the job was submitted has only the state of the job in Slurm.
 """
 
 import math
@@ -39,9 +39,7 @@ from perfbisect.wording.text import printable
 
 TIME_LIMIT = 20.0  # seconds of a command; less than the 30 s that sessions wait for the locked history
 EXITED = ("COMPLETED", "FAILED")  # states of jobs whose program has exited by itself
-ENDED = (
-    *EXITED, "BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
-)  # fmt: skip
+ENDED = (*EXITED, "BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class JobState:
     """The state of a Slurm job, as Slurm's commands print it."""
 
     word: str  # Slurm's word for the state, such as PENDING
-    reason: str = ""  # why the job waits
+    reason: str = ""  # the reason why the job waits
     status: int | None = None  # the exit status of a program that has exited by itself
 
     @property
@@ -67,16 +65,15 @@ Jobs = Mapping[str, JobState]  # number of a job → state
 def check_commands(command: str = "sbatch") -> None:
     """Raise UsageError if this machine does not have ``command``, a command of Slurm."""
     if not shutil.which(command):
-        raise UsageError(
-            f"This machine has no {command}.", "Use a machine with Slurm's commands, such as a login node."
-        )
+        advice = "Use a machine with Slurm's commands, such as a login node."
+        raise UsageError(f"This machine has no {command}.", advice)
 
 
 def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str:
     """Submit a job that runs a script with arguments; returns the number of the job.
 
-    A point is put before each argument of the script, because sbatch takes a lone colon as the separator of two jobs.
-    Raises EnvironmentFailure with Slurm's message if Slurm refuses the job.
+    Each argument of the script gets a leading point, because sbatch interprets an argument that is a single colon as
+    the separator of two jobs. Raises EnvironmentFailure with Slurm's message if Slurm refuses the job.
     """
     # All jobs have the same script, because sbatch would find options in it, for example in a name with a line #SBATCH.
     # Because of the --, an option without a value takes the --, and not the script, as its value.
@@ -101,7 +98,7 @@ def job_states(jobs: Collection[str]) -> dict[str, JobState]:
             for line in _run([*accounts, f"--jobs={','.join(unlisted)}"]).splitlines():
                 job, state, ended = line.split("|")
                 status, _, signal = ended.partition(":")
-                states_of[job] = _job_state(state.split()[0], int(status), int(signal))  # such as CANCELLED by 1000
+                states_of[job] = _job_state(state.split()[0], int(status), int(signal))  # "CANCELLED by 1000"
     return states_of
 
 
@@ -169,7 +166,7 @@ def constraint_option(planned: PlannedHunt) -> list[str]:
     """The option --constraint of sbatch, from hosts that are written as `slurm:FEATURES`. If several such hosts are
     given, a node needs the features of only one of them.
 
-    The result is empty without features. Raises UsageError for hosts that are not single Slurm nodes.
+    The result is empty if no host names features. Raises UsageError for hosts that are not single Slurm nodes.
     """
     if planned.hosts == (("local",),):
         return []

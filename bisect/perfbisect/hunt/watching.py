@@ -1,7 +1,8 @@
-"""Follow hunts of other processes in a view, by reading the history until the hunts end. The history is not changed.
+"""Shows hunts of other processes in a view: reads the history again and again until the hunts end. The history is not
+changed.
 
-A history does not store when a run begins, but views show the present run. For views, this module adds RunStarted
-events to the stored events.
+A history does not store when a run begins, but a view shows the run in progress. Therefore this module adds RunStarted
+events to the events that a view gets.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -35,13 +36,13 @@ class View(Protocol):
     """Shows sessions, which are identified by their numbers in the history. Closing a view restores the terminal."""
 
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Add the events of earlier attempts to the view, before all other events of the session."""
+        """Give the view the events of earlier attempts; called before ``add_events``."""
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Add new events of the present attempt to the view."""
+        """Give the view new events of the present attempt."""
 
     def set_rows(self, rows: Sequence[SessionRow]) -> None:
-        """Show a row for each hunt; used if other processes carry out the hunts."""
+        """Show ``rows``, a row for each hunt. Only called if other processes carry out the hunts."""
 
     def end_hunt(self, hunt: int, at: float) -> None:
         """Show the end of a session; ``at`` is the time of its latest event."""
@@ -52,11 +53,8 @@ class View(Protocol):
 
 def running_sessions(history: History) -> list[int]:
     """The numbers of the hunts and trials on which processes of this machine work now."""
-    return [
-        session.number
-        for session in (*history.hunts(), *history.trials_except_fitness_checks())
-        if session.state == RUNNING
-    ]
+    sessions = (*history.hunts(), *history.trials_except_fitness_checks())
+    return [session.number for session in sessions if session.state == RUNNING]
 
 
 def watch(
@@ -72,9 +70,8 @@ def watch(
             view.add_earlier_events(number, session.earlier())
         while followed:
             for number, session in [*followed.items()]:
-                state = history.session_summary(
-                    number
-                )  # read before the events, so that all events of an ended session are read
+                # read before the events, so that all events of an ended session are read
+                state = history.session_summary(number)
                 if events := [*session.new()]:
                     view.add_events(number, events)
                 if state.state != RUNNING and not (session.reason_follows and history.has_running_process(number)):
@@ -89,8 +86,7 @@ class FollowedHunt:
     """A session of another process, and the position up to which its log was read."""
 
     def __init__(self, history: History, hunt: int) -> None:
-        self.history = history
-        self.hunt = hunt
+        self.history, self.hunt = history, hunt
         self.last = 0  # the id of the last entry that was read
         self.at = history.start_time(hunt)  # the time of the last entry that was read
         self.events = CompletedEvents()
@@ -106,7 +102,7 @@ class FollowedHunt:
             yield entry.at, entry.event
 
     def new(self) -> Iterator[TimedEvent]:
-        """The events since the last call, with the RunStarted events that follow from the stored events."""
+        """The events that were stored since the last call, and the RunStarted events that ``CompletedEvents`` adds."""
         for entry in self.history.events(self.hunt, self.last):
             self.last, self.at = entry.id, entry.at
             if isinstance(entry.event, SessionEnded):
@@ -117,11 +113,12 @@ class FollowedHunt:
 
 @dataclass
 class CompletedEvents:
-    """Adds the RunStarted events to the stored events of a hunt, which must be given in order.
+    """Adds RunStarted events to the stored events of a hunt. The caller must pass the stored events in the sequence in
+    which they were stored.
 
-    A run begins once its order is given, its builds are made and the previous run has ended. RunStarted events are
-    added without the expected duration of the run. The measurements of the reason, after a verdict, are shown as runs,
-    too.
+    A run begins as soon as a decision has ordered the run, its builds are made, and the previous run has ended. The
+    added events lack the expected duration of the run. Measurements after the verdict, which show the reason of the
+    change, also get RunStarted events.
     """
 
     hosts: tuple[str, ...] = ()
@@ -165,16 +162,15 @@ class CompletedEvents:
                 pass
 
     def _host_name(self, event_host: str) -> str:
-        """The name of an event's host; ``event_host`` is "" if the session has only one host."""
+        """The name of the host of an event. ``event_host`` is "" in an event of a session with only one host."""
         return event_host or self.hosts[0]
 
     def _next_run(self, host: str) -> Iterator[RunStarted]:
-        """The RunStarted event of a host's next run, if the builds of the run are made and the previous run has ended."""
-        order = self.orders.get(host)
+        """The RunStarted event of a host's next run if this run begins now: its builds are made, and the previous run
+        has ended."""
+        order, built = self.orders.get(host), self.built
         makers = (host, *self.build_hosts)
-        if order is None or not all(
-            any((maker, share.candidate) in self.built for maker in makers) for share in order.plan
-        ):
+        if order is None or not all(any((maker, share.candidate) in built for maker in makers) for share in order.plan):
             return
         first, number = order.plan[0], self.finished_runs[host]
         turns = interleave(order.plan)

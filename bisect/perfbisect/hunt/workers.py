@@ -1,4 +1,6 @@
-"""Workers that carry out the orders of the loop: each order runs in a thread, in the lab of its host."""
+"""Workers that carry out the work orders (descriptions of the next measurements) of a hunt: a thread carries out each
+work order on its host.
+"""
 
 import threading
 import time
@@ -20,13 +22,14 @@ KILL_INTERVAL = 0.5  # seconds between two attempts to kill the jobs of a cancel
 E = TypeVar("E")
 
 Listener = Callable[[LabEvent], None]
+Work = Callable[[], Generator[LabEvent]]  # carries out an order or makes a build
 Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards connection events
 
 
 def _seconds_left(limit: tuple[float, float]) -> float:
     """The seconds until the time limit of a hunt.
 
-    ``limit`` is the time at which the hunt began (seconds since the epoch), and the allowed minutes; 0 minutes: no
+    ``limit`` is the time at which the hunt began (seconds since the epoch) and the allowed minutes; 0 minutes mean no
     limit.
     """
     began, minutes = limit
@@ -67,15 +70,14 @@ class _RunningBuild:
 class EventQueue(Generic[E]):
     """A queue of events. A thread that puts an event waits until the main thread has handled the event.
 
-    Therefore a host begins no run and no other action before all earlier events have been stored.
+    Therefore a host begins a run, or any other action, only after all its earlier events have been stored.
     """
 
     def __init__(self) -> None:
         self._arrived: SimpleQueue[tuple[int, E, threading.Event]] = SimpleQueue()
         self._latest = threading.Event()
-        self._unhandled: set[threading.Event] = (
-            set()
-        )  # of unhandled events, also of events that Ctrl-C lost in ``next``
+        # of unhandled events, also of events that Ctrl-C lost in ``next``
+        self._unhandled: set[threading.Event] = set()
         self._closed = False
 
     def put(self, host: int, event: E) -> None:
@@ -90,15 +92,15 @@ class EventQueue(Generic[E]):
             raise Cancelled
 
     def next(self, seconds: float = threading.TIMEOUT_MAX) -> tuple[int, E]:
-        """The next event and its host. The call tells the thread of the previous event that this event has been
-        handled. Raises Empty after ``seconds``.
+        """The next event and its host. The call tells the thread that put the previous event into the queue that the
+        previous event has been handled. Raises Empty after ``seconds``.
         """
         self._latest.set()
         host, event, self._latest = self._arrived.get(timeout=seconds)
         return host, event
 
     def close(self, threads: Collection[threading.Thread]) -> None:
-        """Accept no more events, and wait at most PATIENCE seconds until the cancelled ``threads`` have ended."""
+        """Refuse all further events, and wait at most PATIENCE seconds until the cancelled ``threads`` have ended."""
         self._closed = True
         seconds_left = PATIENCE
         while seconds_left > 0 and (alive := [thread for thread in threads if thread.is_alive()]):
@@ -109,7 +111,7 @@ class EventQueue(Generic[E]):
 
 
 class ThreadWorkers:
-    """Workers that carry out each order and each build in a thread of this process; see ``hunt.loop.Workers``."""
+    """Workers that carry out each work order and each build in a thread of this process; see ``hunt.loop.Workers``."""
 
     limit, minutes = UNLIMITED, 0.0
 
@@ -119,15 +121,14 @@ class ThreadWorkers:
         self.hosts = tuple(host.name for host in measuring)
         self.build_hosts = tuple(build_host.name for build_host in build_workers)
         self.builds_between = builds_between
-        self._measuring = measuring
-        self._build_workers = build_workers
+        self._measuring, self._build_workers = measuring, build_workers
         self._queue: EventQueue[LabEvent | OrderEnded | BaseException] = EventQueue()
         self._threads: dict[int, threading.Thread] = {}  # number of a worker → its thread
         self._in_flight: dict[int, _RunningBuild] = {}  # number of a build host → its present build
         self._killers: list[threading.Thread] = []  # threads that kill the jobs of cancelled orders
 
     def submit(self, order: Measure) -> None:
-        """Begin an order; see ``Workers.submit``."""
+        """Begin a work order; see ``Workers.submit``."""
         host = self._measuring[order.host]
         self._start(order.host, host, lambda: host.lab(order))
 
@@ -162,7 +163,7 @@ class ThreadWorkers:
         return worker, event
 
     def stop(self) -> None:
-        """Cancel all orders and builds, and wait at most PATIENCE seconds until they have ended."""
+        """Cancel all work orders and builds, and wait at most PATIENCE seconds until their threads have ended."""
         if self._threads:
             self._cancel_all()
         self._queue.close([*self._killers, *self._threads.values()])
@@ -184,19 +185,17 @@ class ThreadWorkers:
 
     @staticmethod
     def _kill_jobs(worker: MeasuringWorker, order: threading.Thread) -> None:
-        """Kill the jobs of a cancelled order repeatedly, until the order's thread has ended.
+        """Kill the jobs of a cancelled work order repeatedly, until the thread of the work order has ended.
 
-        A job that begins while the jobs are listed is killed by the next pass.
+        If a job begins while the jobs are being listed, the next repetition kills this job.
         """
         worker.kill_jobs()
         while order.is_alive():
             worker.kill_jobs()
             order.join(KILL_INTERVAL)
 
-    def _start(
-        self, number: int, worker: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
-    ) -> None:
-        """Start the thread of an order or a build by the worker with that ``number``."""
+    def _start(self, number: int, worker: MeasuringWorker | BuildWorker, work: Work) -> None:
+        """Start a thread in which ``worker``, with this ``number``, carries out a work order or a build."""
         thread = threading.Thread(
             target=self._work,
             args=(number, worker, work),
@@ -206,11 +205,9 @@ class ThreadWorkers:
         self._threads[number] = thread
         thread.start()
 
-    def _work(
-        self, number: int, worker: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
-    ) -> None:
-        """Put the events of an order or a build, and its end, into the queue. This method runs in the thread of a
-        worker.
+    def _work(self, number: int, worker: MeasuringWorker | BuildWorker, work: Work) -> None:
+        """Put the events of a work order or a build, and finally its end, into the queue. This method runs in the
+        thread of a worker.
         """
         has_several = len(self.hosts) + len(self.build_hosts) > 1
         name = worker.name if has_several else ""  # events have the name of their host if there are several
@@ -237,8 +234,8 @@ class ThreadWorkers:
             self._queue.put(number, ended)
 
     def _end_of_cancelled(self, number: int, cancelled: Cancelled) -> OrderEnded | BaseException:
-        """The event that ends a cancelled order or build; the exception ``cancelled`` if the whole session was
-        cancelled.
+        """The event that ends a cancelled work order or build; if the whole session was cancelled, the exception
+        ``cancelled``.
         """
         build_host = number - len(self.hosts)
         if self.minutes:
@@ -256,5 +253,5 @@ class ThreadWorkers:
 
 
 def with_host(event: LabEvent, host: str) -> LabEvent:
-    """The event, with ``host`` as its host unless it already names a host."""
+    """The event with ``host`` as its host; the event is unchanged if it already names a host."""
     return event if isinstance(event, Warned) or event.host else replace(event, host=host)

@@ -1,5 +1,6 @@
-"""The builds of a session: they are made on the hosts that build, when a measurement needs them or in advance, and are
-then copied to the host that measures."""
+"""Makes the builds of a session on the hosts that build, in advance or when a measurement needs the builds, and copies
+the builds to the host that measures.
+"""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass
 class BuildSite:
-    """Builds candidates on one host, and notes these builds in ``made``.
+    """Builds candidates on one host, and stores the facts of these builds in ``made``.
 
     A BuildSite does nothing on the host before the first build. If ``names_host`` is true, the events of a BuildSite
     have the name of the host. If ``layouts`` is true, the builds are made so that they can be linked again in
@@ -76,13 +77,13 @@ class BuildSite:
             return (yield from while_lock_held(held, work) if held else work)
 
     def build_ahead(self, order: BuildOrder) -> Generator[LabEvent]:
-        """Carry out a build order, unless the candidate is built already. The build stays on this host until another
-        host needs it. If the build fails, the candidate is skipped.
+        """Build the candidate of a build order (a request to build in advance), unless the candidate is already built.
+        The build stays on this host until another host needs the build. If the build fails, the candidate is skipped.
 
         Raises EnvironmentFailure if the host cannot build or its lock is lost; the host then builds no further
         candidate. If the error is HostUnreachable, the host builds again when it can be reached. Raises
-        PerfBisectError, which ends the hunt, if an end of the range cannot be built: another host could not build it
-        either, and might fail only after hours.
+        PerfBisectError, which ends the hunt, if an end of the range cannot be built, because other hosts could not
+        build the end either, and might fail only after hours.
         """
         held = self.lab_host.host_lock
         assert held
@@ -100,8 +101,8 @@ class BuildSite:
             raise
 
     def find_build(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Whether the host has a build of a candidate; a build that is found is added to ``made``. If the host makes a
-        build now, the search does not wait for the end of this build, unless the host also measures.
+        """Whether the host has a build of a candidate; a build that is found is added to ``made``. If the host is
+        making a build, this function does not wait for the end of that build, unless the host also measures.
         """
         with self.lab_host.file_lock:
             context = yield from self._reported(candidate, self._build_context(candidate))
@@ -128,8 +129,8 @@ class BuildSite:
     def _build_context(self, candidate: int) -> Generator[LabEvent, None, BuildContext]:
         """The context that all builds on this host use.
 
-        Before the first build, leftovers of earlier sessions are ended and removed, and the sources are sent; these
-        steps are reported as a part of the candidate's build.
+        Before the first build, processes and files that earlier sessions have left are removed, and the sources are
+        sent to the host; events report these steps as a part of the candidate's build.
         """
         host, entry, candidates = self.lab_host.host, self.lab_host.entry, self.candidates
         context = self.made.contexts.get(self.name)
@@ -181,8 +182,8 @@ class BuildSite:
         return BuildStarted(candidate, self.candidates.describe(self.candidates.commits[candidate]), reused=reused)
 
     def _reported(self, candidate: int, work: Generator[BuildStep | LabEvent, None, T]) -> Generator[LabEvent, None, T]:
-        """Yield the events of a build on this host. The first event reports that the build began, unless this was
-        reported already when the sources were sent.
+        """Yield the events of a build on this host. The first event reports the start of the build, unless the start
+        was already reported when the sources were sent.
 
         No start is reported for a build that exists already.
         """
@@ -206,7 +207,9 @@ class BuildSite:
         return steps.result
 
     def _report_build(self, candidate: int, built: InstalledBuild) -> Generator[LabEvent]:
-        """Note a build and report it; threads report in the order in which they note builds."""
+        """Store the facts of a build in ``made``, and report the build; the order of the reports is the order in which
+        threads store builds.
+        """
         with self.made.lock:
             yield from self._new_warnings(candidate, built)
             yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
@@ -239,8 +242,9 @@ class BuildSite:
 
 
 class CandidateBuilds:
-    """Brings builds from ``sites`` to the measuring host, ``host``. Candidates that no site has built are built
-    first."""
+    """Copies builds from the build hosts ``sites`` to ``host``, the host that measures. If no build host has built a
+    candidate, the candidate is built first.
+    """
 
     def __init__(self, sites: Sequence[BuildSite], host: Host, candidates: Candidates, made: BuildRegistry) -> None:
         self.sites = sites
@@ -253,8 +257,8 @@ class CandidateBuilds:
         self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → (host that linked it, key of its build)
 
     def obtain(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
-        """Have a candidate built and copied to ``host``; returns whether the candidate is worth measuring. If
-        ``clean``, an incremental build is replaced by a clean build.
+        """Build a candidate and copy the build to ``host``; returns whether the candidate is worth measuring. If
+        ``clean`` is true, a clean build replaces an incremental build.
 
         A candidate is not worth measuring if it is skipped, or if its new build has the same binary as another
         candidate. Raises EnvironmentFailure if the hosts cannot build the candidate or send its build, and UsageError
@@ -273,13 +277,14 @@ class CandidateBuilds:
 
     def _is_here(self, candidate: int) -> bool:
         """Whether ``host`` has the latest build of a candidate. A later call can return false after an earlier call has
-        returned true, because another lab may have the candidate built again."""
+        returned true, because another host's work order may have caused a new build of the candidate."""
         built = self.made.built.get(candidate)
         return built is not None and self._here.get(candidate) == built.facts.key
 
     def _is_on_site(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Whether one of the sites has built the candidate earlier. If there is only one site, the result is false
-        without a search, because the site itself searches for an earlier build before it builds."""
+        """Whether one of the build hosts already has a build of the candidate. With only one build host, the result is
+        false without a search, because ``BuildSite.build`` itself searches for an earlier build.
+        """
         host = self.made.host_of(candidate)
         sites = sorted(self._usable_sites(), key=lambda site: site.name != host)
         if len(self.sites) == 1 or not sites:
@@ -291,8 +296,9 @@ class CandidateBuilds:
         return False
 
     def _build(self, candidate: int, clean: bool) -> Generator[LabEvent, None, bool]:
-        """Build a candidate on ``host`` if ``host`` is a site that can build, otherwise on the site with the least
-        work; returns false if the candidate is skipped."""
+        """Build a candidate on ``host`` if ``host`` can build, otherwise on the build host with the least work; returns
+        false if the candidate is skipped.
+        """
         while sites := self._usable_sites():
             site = min(sites, key=lambda site: (site.name != self.host.name, len(site.lab_host.lock.waiting)))
             try:
@@ -308,8 +314,9 @@ class CandidateBuilds:
         raise EnvironmentFailure(f"{name} cannot be built: all build hosts of {self.host.name} failed")
 
     def _usable_sites(self, without: BuildSite | None = None) -> list[BuildSite]:
-        """The sites that can build. The measuring host is included only if it may build, or if there is no other
-        site."""
+        """The build hosts that can still build. The measuring host is included only if its entry allows builds, or if
+        there is no other build host.
+        """
         sites = [site for site in self.sites if site is not without and site.name not in self.made.lost]
         return [site for site in sites if site.name != self.host.name or site.lab_host.entry.builds_itself] or sites
 
@@ -343,9 +350,8 @@ class CandidateBuilds:
         self.made.places.pop(candidate, None)
         self._here.pop(candidate, None)
         name = self.candidates.name(candidate)
-        return Warned(
-            f"the build of {name} cannot be copied from host {site.name}: {failure}", "The commit is built again."
-        )
+        text = f"the build of {name} cannot be copied from host {site.name}: {failure}"
+        return Warned(text, "The commit is built again.")
 
     def _site(self, candidate: int) -> BuildSite:
         host = self.made.host_of(candidate)
@@ -378,10 +384,10 @@ class CandidateBuilds:
 
     def remove_changed_build(self, changed: BuildFilesChanged) -> None:
         """Remove a build whose files have changed; ``obtain`` then builds the candidate again or sends the build again.
-        A tarball is unpacked again."""
+        If the build came from a tarball, the tarball is unpacked again."""
         hosts = {host.name: host for host in (self.host, *(site.lab_host.host for site in self.sites))}
         build_store.remove_build_or_layout(hosts[changed.host], changed.key)
-        builds = list(self.made.built.items())  # a copy: other threads add builds
+        builds = list(self.made.built.items())  # a copy, because other threads add builds
         for candidate, built in ((candidate, built) for candidate, built in builds if built.facts.key == changed.key):
             if built.tarball:
                 prebuilt.unpack_tarball(self.host, built.tarball)

@@ -1,4 +1,4 @@
-"""The lab of a real host, which makes missing builds, times the ordered runs, and reports events."""
+"""Makes the builds that a work order needs on one host, times the runs of the work order, and reports events."""
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -43,9 +43,8 @@ from perfbisect.recipes.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempts:
-    """Facts of a host that later attempts of a hunt use as earlier attempts found them. For a fact that is 0, a later
-    attempt uses the present value of the host.
-    """
+    """Facts of a host from earlier attempts (processes) of a hunt, which a later attempt uses again. For a fact that is
+    0, the later attempt uses the present value of the host."""
 
     builds: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build
     datasets: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data
@@ -61,11 +60,10 @@ class HostLab:
     """Measures candidates on one host, in interleaved or paired runs. A HostLab does nothing on the host before the
     first measurement.
 
-    The ``variant`` "" means the variant that the recipe chooses. ``build_places`` are the hosts that build; if it is
-    empty, the measured host builds. If labs share builds, ``made`` contains the shared builds, and events of builds on
-    another host contain that host's name. If only instructions are measured, ``counted`` is the name of the method that
-    counts them exactly. If the lab does not time runs, ``study`` makes the object that examines runs.
-    """
+    The ``variant`` "" means the variant of the recipe. ``build_places`` are the hosts that build; if it is empty, the
+    measured host builds. If several HostLabs share builds, ``made`` contains the shared builds, and the events of
+    builds on another host name this host. If only instructions are measured, ``counted`` is the name of the method that
+    counts them exactly. If the runs are not timed, ``study`` makes the object that examines the runs."""
 
     lab_host: LabHost
     builder: Builder
@@ -94,14 +92,13 @@ class HostLab:
     _busiest: float = field(init=False)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Build missing builds, then time the runs of ``order``, interleaved or paired; in randomized layouts if
-        ``order`` requests them.
+        """Build the missing builds of a work order, then time its runs, interleaved or paired, and in randomized
+        layouts if ``order`` requests such layouts.
 
-        Measuring ends early if a candidate fails, has the same binary as another candidate, or, in the search, is
-        stopped as too slow: then the search makes a new decision. Raises EnvironmentFailure if the machine cannot
-        build or measure, or if no candidate can be measured; also raises the errors of ``HostWatch.guard`` and
-        ``require_metric_values``.
-        """
+        The measurement ends early if a candidate fails, if its binary equals the binary of another candidate, or if a
+        run of the search is stopped as too slow; the search then makes a new decision. Raises EnvironmentFailure if the
+        machine cannot build or measure, or if no candidate can be measured; also raises the errors of
+        ``HostWatch.guard`` and ``require_metric_values``."""
         events = self._measure(order)
         events = self.watch.guard(events) if self.watch else events
         return require_metric_values(self.metric, events) if self.metric else events
@@ -134,9 +131,8 @@ class HostLab:
                     self.builds.remove_layout(key)
 
     def _prepare_host(self) -> Generator[LabEvent]:
-        """End running leftovers of a killed session on the host, remove its files, and copy the files that runs need
-        to the host.
-        """
+        """End the processes that a killed session left on the host, remove the files of the killed session, and copy
+        the files that runs need to the host."""
         host, entry, earlier = self.lab_host.host, self.lab_host.entry, self.earlier
         builds_made = self.made or BuildRegistry(self.candidates, earlier.builds)
         yield from builds_made.tidy_once(host.name, tidy_after_killed_sessions(host))
@@ -181,7 +177,9 @@ class HostLab:
     def _rebuild(
         self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], changed: BuildFilesChanged
     ) -> Generator[LabEvent, None, bool]:
-        """Make a changed build or layout again; returns false if it changed again, which is a failure of the build."""
+        """Make a changed build or layout again; returns false if the same build or layout has changed twice, which
+        counts as a failure of the build.
+        """
         built = self.builds.made.built
         keys = ((built[turn.candidate].facts.key, layout_keys.get((turn.candidate, turn.layout))) for turn in turns)
         turn = next(turn for turn, keys_of_turn in zip(turns, keys, strict=True) if changed.key in keys_of_turn)
@@ -220,8 +218,8 @@ class HostLab:
         return Warned(text, "The commit gets a clean build instead.")
 
     def _turns(self, order: Measure) -> list[Turn]:
-        """The runs of a measurement in their order. Successive runs of one build in one layout share one visit, and
-        so one start of the server.
+        """The runs of a work order, in order of time. Successive runs of one build in one layout share one visit (one
+        start of the server).
 
         In paired rounds, the runs of the two builds alternate. Both builds of a round have the same layout, so that
         functions that did not change have the same addresses.
@@ -268,9 +266,9 @@ class HostLab:
         return True
 
     def _report_failure(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
-        """Report a build that could not be measured. The candidate is skipped, except in two cases: after a failure in
-        a randomized layout, the hunt uses no further randomized layouts; an incremental build is replaced by a clean
-        build.
+        """Report a build that could not be measured. The candidate is skipped, with two exceptions. After a failure in
+        a randomized layout, the hunt uses no more randomized layouts. After a failure of an incremental build, a clean
+        build replaces this build.
         """
         host, built = self.lab_host.host, self.builds.made.built[turn.candidate]
         if warned := self._plan_clean_build(turn.candidate, failure):
@@ -292,7 +290,9 @@ class HostLab:
     def _time_runs(
         self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], *, together: bool
     ) -> Generator[LabEvent]:
-        """Time the runs of a measurement, whose builds all exist. ``layout_keys`` has the keys of linked layouts."""
+        """Time the runs of a work order after all its builds were made. ``layout_keys`` has the keys of the linked
+        layouts.
+        """
         if not self.builds.alone:  # builds of earlier sessions may still run
             end_running_builds(self.lab_host.host)
             self.builds.alone = True
@@ -300,17 +300,16 @@ class HostLab:
             if not (yield from self._load_data(candidate)):
                 return
         for group in zip(turns[::2], turns[1::2], strict=True) if together else zip(turns, strict=True):
-            if not (
-                yield from self._run(group, [layout_keys.get((turn.candidate, turn.layout), "") for turn in group])
-            ):
+            run_keys = [layout_keys.get((turn.candidate, turn.layout), "") for turn in group]
+            if not (yield from self._run(group, run_keys)):
                 return
 
     def _run(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Generator[LabEvent, None, bool]:
         """Time successive runs of a candidate, or rounds of paired runs; returns whether all runs ended well.
 
         ``layout_keys`` has the key of the layout of each turn; "" is the usual layout. A run that was stopped as too
-        slow counts as successful; in the search, one such run is enough for the next decision. If a candidate fails in
-        a paired run, it is run alone; if it then succeeds, later runs are interleaved.
+        slow counts as successful; one stopped run is enough for the next decision of the search. If a candidate fails
+        in a paired run, the candidate is run alone; if this run succeeds, all later runs are interleaved.
         """
         began, first = time.monotonic(), turns[0]
         rounds = self.paired_rounds if len(turns) > 1 else None

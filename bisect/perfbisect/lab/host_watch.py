@@ -53,14 +53,13 @@ def change_warnings(host: str, before: HostFacts, after: HostFacts) -> tuple[War
     """A warning if the facts of a host differ from its facts earlier in the hunt."""
     differences = host_differences(before, after)
     advice = "Runs before and after the change may not be comparable. Undo the change, or begin a new hunt."
-    return (
-        (Warned(f"host {host} has changed during this hunt: {', '.join(differences)}", advice),) if differences else ()
-    )
+    text = f"host {host} has changed during this hunt: {', '.join(differences)}"
+    return (Warned(text, advice),) if differences else ()
 
 
 def while_lock_held(held: HostLock, work: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
-    """Yield the events of ``work`` on a host, and confirm for each event that the lock ``held`` is not lost; returns
-    the result of the work.
+    """Yield the events of ``work`` on a host, and check before each event that this process still holds the lock
+    ``held``; returns the result of the work.
 
     Raises EnvironmentFailure if the lock is lost, or if the work fails because the root folder was removed.
     """
@@ -81,8 +80,8 @@ def while_lock_held(held: HostLock, work: Generator[LabEvent, None, T]) -> Gener
 
 @dataclass
 class HostWatch:
-    """Watches a host while labs measure on the host and this process holds the lock ``held`` of the host. Warns if a
-    property of the host has changed since the last check.
+    """Watches a host during measurements, while this process holds the lock ``held`` of the host. Warns if a property
+    of the host has changed since the last check.
     """
 
     host: Host
@@ -140,7 +139,9 @@ def warn_if_client_busy(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
 
 
 def background_rate_warnings(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
-    """Warn once about a build if, over all ``runs``, a background role does not reach its rate."""
+    """Warn once about a build if, over all ``runs``, threads that run in the background of the workload do not reach
+    their planned rate.
+    """
     load, build = worst_background(runs), runs[0].build_key
     if load and not load.sustained and build not in warned:
         warned.add(build)
@@ -165,7 +166,7 @@ def require_metric_values(metric: str, work: Generator[LabEvent]) -> Generator[L
     """Yield the events of a measurement whose runs must have a value for the metric.
 
     Raises NoMetricValues after the measurement if no run of a build had a value, because the search would then only
-    give the same order again.
+    repeat the same work order.
     """
     valued: dict[tuple[int, str], bool] = {}  # (candidate, commit) → whether a run had a value
     with closing(work):
@@ -183,11 +184,12 @@ LOSSES = 3  # number of successive losses after which lost work is not repeated
 
 
 class WorkRetryPolicy:
-    """Decides whether failed or lost work for the candidates of one lab is repeated."""
+    """Decides whether failed or lost builds and runs on one host are repeated."""
 
     def __init__(self, host: Host, candidates: Candidates, workload: str = "") -> None:
-        """The policy decides about work on ``host``: runs of ``workload``, or builds if ``workload`` is "". The
-        constructor reads the host's boot id from the host."""
+        """The work is runs of ``workload`` on ``host``, or builds if ``workload`` is "". The constructor reads the
+        host's boot id from the host.
+        """
         self.host = host
         self.candidates = candidates
         self.workload = workload
@@ -212,8 +214,8 @@ class WorkRetryPolicy:
     def lost_work_event(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
         """A warning that lost work will be repeated; or, after too many losses, the event that skips the candidate.
 
-        After too many losses, raises ``lost`` instead of skipping the candidate if the host was restarted, or if the
-        connection failed.
+        After too many losses, raises ``lost`` and skips no candidate if the host was restarted, or if the connection
+        failed.
         """
         self._losses += 1
         of_host = isinstance(lost, RunLost)
@@ -252,6 +254,5 @@ class WorkRetryPolicy:
         seconds, commit = time.monotonic() - began, self.candidates.commits[candidate]
         errors = failure.errors if isinstance(failure, BuildFailed) else ()
         known_error = failure.known if isinstance(failure, KnownFailure) else None
-        return CandidateSkipped(
-            candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds, known_error, errors=errors)
-        )
+        facts = SkipFacts(commit, failure.stage, str(failure), failure.log, seconds, known_error, errors=errors)
+        return CandidateSkipped(candidate, facts)

@@ -2,9 +2,8 @@
 ready, stops it, and never leaves it running.
 
 The settings of a server depend only on the state of the host when the hunt began. The settings do not depend on the
-size of the data, which is unknown until a server has loaded the data, and is never quite equal for two builds. So all
-builds of a hunt run with equal settings of the server.
-"""
+size of the data, which is unknown until a server has loaded the data, and is never quite equal for two builds.
+Therefore the settings of the server are equal for all builds of a hunt."""
 
 import errno
 import hashlib
@@ -38,7 +37,7 @@ class Installation:
     key: str  # key of the build
     prefix: PurePosixPath
     builder: Builder  # the builder's recipe after its conditions were applied
-    values: Mapping[str, str | int] = field(default_factory=dict)  # of prefix, recipe, commit, version and jobs
+    values: Mapping[str, str | int] = field(default_factory=dict)  # {prefix}, {recipe}, {commit}, {version}, {jobs}
     layout: int = 0  # 0: the usual layout; n: the layout of seed n
 
     @property
@@ -64,9 +63,9 @@ _ERROR = re.compile(r"\b(ERROR|FATAL|PANIC|error:|signal \d+|[Aa]ssertion)\b")
 # Appends the end of the server's own log $2 to the server's output $1, and prints the last lines, of any length.
 _LOG = '[ ! -s "$2" ] || tail -c 1000000 -- "$2" | tail -n 1000 >>"$1"; tail -c 200000 -- "$1" | tail -n 200'
 
-# Servers that refuse to run as root run in a user namespace, where root has another number: so they can use everything
-# that root can, above all the folders below root's home. Without user namespaces they run as the user nobody with the
-# right to read and write everything; but access(2), which some servers call, denies it.
+# Servers that refuse to run as root run in a user namespace, where root has another number: so the servers can use all
+# files that root can use, for example the folders below root's home. Without user namespaces, the servers run as the
+# user nobody with the capability to read and write all files; but access(2), which some servers call, denies access.
 NOBODY = "65534"
 AS_ANOTHER = ("unshare", "--user", f"--map-user={NOBODY}", f"--map-group={NOBODY}")
 AS_NOBODY = (
@@ -96,7 +95,7 @@ class Service:
         return {"TMPDIR": str(self.folder / "tmp"), **filled}
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """A command of the recipe, after ``user_switch``, with its placeholders filled in."""
+        """A command of the recipe with its placeholders filled in, and with the prefix ``user_switch``."""
         return [*self.user_switch, *fill_command(command, self.values)]
 
     def probe(self) -> Result:
@@ -119,7 +118,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class HostCommand:
-    """A command that is run on a host until it ends, and the words in which its failure is reported."""
+    """A command that is run on a host until it ends, and the words of the message if the command fails."""
 
     argv: list[str]
     who: str  # the beginning of the sentence that reports the command's failure
@@ -193,7 +192,9 @@ def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
 
 
 def user_switch(host: Host, recipe: Server) -> tuple[str, ...]:
-    """The prefix of a server's commands if the server refuses to run as root and the user is root; else ()."""
+    """The prefix that runs a server's commands as another user, if the server refuses to run as root and the user is
+    root; else ().
+    """
     if not recipe.refuses_root:
         return ()
     who = host.run(["sh", "-c", _WHO, "who", *AS_ANOTHER]).stdout.strip()
@@ -211,8 +212,8 @@ def run_server(service: Service) -> Iterator[Job]:
     child processes if it does not stop.
 
     The log of the server is kept only after a failure. Raises RunFailed, with the end of the server's log, if the
-    server does not become ready or fails when it ends; EnvironmentFailure if another process listens on its port or
-    socket.
+    server does not become ready or fails when it ends. Raises EnvironmentFailure if another process listens on the
+    server's port or socket.
     """
     if service.probe().ok:
         where = f"on host {service.host.name}, at the address of the server to measure"
@@ -258,8 +259,9 @@ def raise_if_ended(service: Service, job: Job, when: str, stage: str = "start") 
 def server_error(service: Service, job: Job, sentence: str, stage: str = "start") -> PerfBisectError:
     """The error for a failure of this server, with an excerpt of its log.
 
-    The error is RunFailed, which blames the candidate, except after a lost job, for a full disk, and for a port that
-    another process has."""
+    The error is RunFailed, which blames the candidate, unless the job was lost, the disk is full, or another process
+    has the server's port.
+    """
     host = service.host
     if jobs.status(host, job) == jobs.LOST:
         return jobs.lost_job_error(host, job)
@@ -308,7 +310,7 @@ def stop_server(service: Service, job: Job) -> None:
 
 
 def perf_pids(service: Service, job: Job) -> tuple[int, ...]:
-    """The processes that perf attaches to: the server, and then all its descendants. Raises RunFailed if the server has ended.
+    """The processes that perf attaches to: the server, then all its descendants. Raises RunFailed if the server ended.
 
     perf also follows processes that the listed processes start later. If only connections are counted, and the server
     starts a process for each connection, perf attaches only to the server's first process and follows the processes of
@@ -325,7 +327,7 @@ def descendants(ppid_table: str, ancestor: int) -> tuple[int, ...]:
     """The descendants of ``ancestor`` in lines of "pid ppid", parents before their children."""
     pairs = [tuple(map(int, line.split())) for line in ppid_table.splitlines()]
     family = [ancestor]
-    for process in family:  # the loop appends to it
+    for process in family:  # the loop appends to ``family``
         family += (pid for pid, parent in pairs if parent == process)
     return tuple(family[1:])
 

@@ -1,7 +1,7 @@
-"""Training of builds that are optimised with a profile: each workload runs once on an instrumented build.
+"""Makes the profiles for profile-guided builds: runs each training workload once on an instrumented build.
 
-A training run takes at most SECONDS and has no warm-up. Training uses the data of measurements; the instrumented
-build loads the data if no build has loaded it.
+A training run takes at most SECONDS and has no warm-up. Training runs use the same datasets as measurements. If a
+dataset does not exist yet, the instrumented build loads the dataset.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ find . -type f '(' -name '*.gcda' -o -name {MERGED} ')' -size +0 | head -n 1
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """Trains the builds of one builder on one host."""
+    """Makes profiles for the builds of one builder on one host."""
 
     host: Host
     entry: HostEntry
@@ -58,8 +58,8 @@ class Trainer:
 
     @property
     def identity(self) -> str:
-        """All inputs of the training runs, and the configuration of the server; this text is a part of the keys of
-        builds and is equal on all hosts.
+        """A text that identifies the training: all inputs of the training runs, and the configuration of the server.
+        The text is a part of the keys of builds, and is equal on all hosts.
         """
         served = servers.server_identity(self.builder)
         server = [hashlib.sha256(served.encode()).hexdigest()[:16]] if served else []
@@ -73,19 +73,17 @@ class Trainer:
         return listed([qualified_name(workload) for workload in self.workloads])
 
     def check_programs(self) -> None:
-        """Raise EnvironmentFailure if the host lacks a program that the workloads need. A training run would instead
-        raise BuildFailed, as if the commit were at fault."""
+        """Raise EnvironmentFailure if the host lacks a program that the workloads need. Without this check, a training
+        run would raise BuildFailed, which blames the commit."""
         request = CheckRequest(self.host, self.entry, builder=self.builder, workloads=self.workloads)
         require_programs(self.host, needed_programs(request))
         warnings_or_refusal(driver_findings(replace(request, answers=read_facts(self.host, [DRIVERS]))))
 
     def train(self, build: InstrumentedBuild) -> Generator[Warned, None, bool]:
-        """Load all data, remove the profile counts that loading produced, and run each workload once; all steps are
-        repeated if data has to be loaded again.
-
-        Returns false if the runs produced no profile. Raises BuildFailed if the build fails in a workload,
-        DatasetDamaged if loaded data is damaged repeatedly, and EnvironmentFailure if profile counts cannot be
-        merged.
+        """Load all datasets, remove the profile counts that loading produced, and run each workload once. If a dataset
+        has to be loaded again, all steps are repeated. Returns false if the runs produced no profile. Raises
+        BuildFailed if the build fails in a workload, DatasetDamaged if a dataset is damaged again, and
+        EnvironmentFailure if profile counts cannot be merged.
         """
         system = self._system(build)
         keepers = [DatasetKeeper(self.host, workload, {}) for workload in self.workloads]
@@ -127,23 +125,21 @@ class Trainer:
 
 
 def shortened_for_training(workload: Workload) -> Workload:
-    """The workload, shortened to the length of a training run."""
+    """A copy of the workload with the duration of a training run."""
     time, timeout = min(workload.time, SECONDS), workload.timeout or LIMIT
     return msgspec.structs.replace(workload, warmup=0.0, time=time, timeout=timeout)
 
 
 def training_failure(build: InstrumentedBuild, workload: Workload, failure: RunFailed) -> BuildFailed:
-    """The error for a build that fails while a training workload runs."""
+    """The error to raise if the instrumented build fails while a training workload runs."""
     sentence = f"{build.commit[:10]} fails during the training with {qualified_name(workload)}: {failure}"
     return BuildFailed(sentence, stage=TRAIN, log=failure.log)
 
 
 def prepare_profile(host: Host, build: InstrumentedBuild) -> bool:
-    """Convert the profile counts into the form that the compiler reads; returns false if there are no counts, or no
-    readable counts.
-
-    Raises EnvironmentFailure if clang's program that merges profiles is absent, is of another version, or cannot
-    write.
+    """Convert the profile counts that the training runs wrote into the format that the compiler reads; returns false if
+    there are no readable counts. Raises EnvironmentFailure if llvm-profdata, with which clang's profiles are merged, is
+    missing, has another version than clang, or cannot write.
     """
     argv = ["sh", "-c", _FINISH, "finish", str(build.profile_folder), build.cc, build.compiler]
     done = host.run(argv, check=False, timeout=600)

@@ -1,9 +1,9 @@
 """Frees disk space below a host's root folder and in the folder of shared builds, and removes the leftovers of killed
 sessions.
 
-Items that can be built or loaded again are freed, longest unused first. Shared builds in a bucket are not freed by
-perfbisect, but by the rules of the bucket. The time of the folder of a build or a dataset is the time of the last use
-of the build or dataset.
+Only files that perfbisect can make again are removed, longest unused first. The modification time of the folder of a
+build or a dataset is the time of its last use. Shared builds in a bucket are removed by the lifecycle rules of the
+bucket, not by perfbisect.
 """
 
 import math
@@ -67,27 +67,29 @@ _REMOVE = 'cd -- "$1" && shift && rm -rf --one-file-system -- "$@"'
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item on disk that can be freed: a build; the records of a build's linker runs (links); a dataset, job folder
-    or log; a builder's checkout and build tree; the last visit's copy of the data.
+    """A file or folder on a host that can be removed to free space: a build, the records of a build's linker runs, a
+    dataset, a job folder, a log, a work folder (a builder's checkout and build tree), or the copy of the data that the
+    last visit has left.
     """
 
-    path: str  # below the root: builds/KEY, builds/KEY/links
+    path: str  # path below the root, such as builds/KEY or builds/KEY/links
     size: int  # bytes on disk
     used: float  # seconds since the epoch, on the host's clock
 
     @property
     def folder(self) -> str:
-        """The folder below the root folder that contains the item."""
+        """The first folder of the item's path below the host's root folder, such as ``builds``."""
         return self.path.partition("/")[0]
 
     @property
     def name(self) -> str:
-        """The name of the item: a dataset's key, a job's id, or the key of a build (also for the build's links)."""
+        """The name of the item: a dataset's key, a job's id, or a build's key, which is also the name of the records of
+        the build's linker runs."""
         return (self.path.removesuffix(LINKS) if self.is_link_record else self.path).rpartition("/")[2]
 
     @property
     def is_link_record(self) -> bool:
-        """Whether the item is the records of a build's linker runs, which only randomized layouts need."""
+        """Whether the item contains the records of a build's linker runs, which only randomized layouts need."""
         return self.folder == "builds" and self.path.endswith(LINKS)
 
     @property
@@ -97,26 +99,28 @@ class StoredItem:
 
 
 def removable_items(host: Host) -> tuple[StoredItem, ...]:
-    """All items that can be freed: files and folders whose names have the forms that perfbisect uses."""
+    """All files and folders of a host that can be removed to free space. Only names of the form that perfbisect itself
+    uses are returned."""
     forms = [word for name, (kind, form) in CATEGORIES.items() for word in (name, kind, form)]
     listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), f"{HEX}{{32}}", *forms], timeout=LONG).stdout
     return tuple(read_items(listed))
 
 
 def read_items(du: str) -> Iterable[StoredItem]:
-    """The items that are listed in the output of ``du -k --time``."""
+    """The items that are listed in ``du``, the output of ``du -k --time``."""
     for line in du.split("\n")[:-1]:  # not splitlines: a name may contain other line ends
         size, used, path = line.split("\t", 2)
         yield StoredItem(path, int(size) * 1024, float(used))
 
 
 def items_to_remove(items: Iterable[StoredItem], limit_bytes: int, pinned_names: Collection[str]) -> list[StoredItem]:
-    """The items to remove, longest unused first, so that at most ``limit_bytes`` stay; ``pinned_names`` stay.
+    """The items to remove, longest unused first, so that at most ``limit_bytes`` remain. Items with a name in
+    ``pinned_names`` are not removed.
 
-    The files of a build step or a visit that a killed session left are removed in any case. Records of linker runs
-    (links) are removed before any build, because only a hunt in randomized layouts needs these records, and such a hunt
-    builds again if they are absent. Work folders are removed last, because without a work folder the next build has to
-    check everything out again.
+    Incomplete files and the last visit's data, which a killed session has left, are always removed. Records of linker
+    runs are removed before builds, because only a hunt in randomized layouts needs the records, and builds again if the
+    records are missing. Work folders are removed last, because without its work folder a builder has to check out and
+    build everything again.
     """
     in_order = sorted(
         items,
@@ -138,8 +142,8 @@ def remove_items(host: Host, items: Sequence[StoredItem]) -> None:
 
 
 def expected_builds(candidates: int, limit: int) -> int:
-    """The number of builds that a hunt is expected to keep: a build for each halving of the range, the two ends, and
-    some neighbours of the culprit; at most ``limit``, if ``limit`` is not 0.
+    """The expected number of builds that a hunt makes: a build for each halving of the range, good, bad, and two more;
+    at most ``limit``, if ``limit`` is not 0.
     """
     expected = math.ceil(math.log2(max(candidates, 2))) + 4
     return min(expected, candidates, limit or expected)
@@ -148,10 +152,10 @@ def expected_builds(candidates: int, limit: int) -> int:
 def disk_space_warnings(
     host: Host, builds: Collection[str], datasets: Collection[str], expected: int
 ) -> tuple[Warned, ...]:
-    """A warning if the hunt is expected to fill the disk; the expected sizes are estimated from earlier ``builds``
-    and ``datasets`` (keys).
+    """A warning if the hunt will probably fill the disk. The needed space is estimated from the sizes of earlier builds
+    and datasets, whose keys are ``builds`` and ``datasets``.
 
-    There is no warning if sizes are unknown.
+    The result is empty if the sizes are unknown.
     """
     free, needs = free_bytes(host), space_needed(host, builds, datasets, expected)
     if free is None or needs is None or needs[0] + LITTLE / 5 < free:
@@ -166,9 +170,10 @@ def disk_space_warnings(
 def space_needed(
     host: Host, builds: Collection[str], datasets: Collection[str], expected: int
 ) -> tuple[float, float] | None:
-    """Two numbers: the bytes of the ``expected`` builds and one copy of the data, and the bytes of one build.
+    """Two numbers: the bytes that ``expected`` builds and one copy of the data need, and the bytes of one build.
 
-    The sizes are estimated from earlier ``builds`` and ``datasets`` (keys); None if there are no earlier builds.
+    The numbers are estimated from earlier builds and datasets, whose keys are ``builds`` and ``datasets``; None if
+    there are no earlier builds.
     """
     if not builds:
         return None
@@ -194,10 +199,10 @@ _CALLED = {visit.NAME: "a load", servers.NAME: "a server", "prepare": "the loadi
 
 
 def tidy_after_killed_sessions(host: Host) -> Iterator[Warned]:
-    """End the jobs that a killed session has left running, with a warning; running builds are not ended, because the
-    next session may need them.
+    """End the jobs that a killed session has left running, and warn about these jobs. Running builds are not ended,
+    because the next session may need these builds.
 
-    Removes old jobs, old logs of failed builds, and temporary files of compilers that were killed.
+    Also removes old job folders, old logs of failed builds, and temporary files of killed compilers.
     """
     running = jobs.running_jobs(host)
     builds = [job for job in running if job.name.startswith(JOB_PREFIX)]
@@ -218,7 +223,7 @@ def tidy_after_killed_sessions(host: Host) -> Iterator[Warned]:
 
 def prune_job_folders(host: Host, keep: int = KEPT) -> None:
     """Remove the folders of ended jobs, except the latest ``keep``."""
-    script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # follows no link
+    script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # find follows no link
     listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
     alive = {job.id for job in jobs.running_jobs(host)}
     ids = sorted(name for name in listed if re.fullmatch(jobs.ID, name))  # in order of time, with which ids begin
@@ -229,10 +234,11 @@ INTERRUPTED = 86400.0  # seconds after which an unfinished upload counts as inte
 
 
 def prune_shared_builds(address: str, quota: int, now: float, *, dry_run: bool) -> tuple[Sequence[StoredObject], int]:
-    """Remove leftovers of interrupted uploads, and the longest unused builds until at most ``quota`` bytes remain.
+    """In the store of shared builds at ``address``, remove the files of interrupted uploads, and the longest unused
+    builds until at most ``quota`` bytes remain.
 
-    Returns the objects that were removed (with ``dry_run``, the objects that would be removed), and how many bytes
-    remain. Raises UsageError if the shared builds are not in a folder.
+    Returns the removed objects, and how many bytes remain. If ``dry_run`` is true, nothing is removed, and the objects
+    that would be removed are returned. Raises UsageError if the shared builds are not in a folder.
     """
     if not address:
         raise UsageError("No folder of shared builds is configured.", "Set `builds` below [shared] in config.toml.")

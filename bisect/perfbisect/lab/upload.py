@@ -22,7 +22,7 @@ find "$part" -type f -exec sync -- {} + &&
 
 
 def archive_files(files: Files) -> bytes:
-    """A tar archive of the files, with equal bytes for equal contents."""
+    """A tar archive of the files. Archives of files with equal names and contents are equal byte by byte."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, path in sorted(files.items()):
@@ -35,8 +35,8 @@ def archive_files(files: Files) -> bytes:
 
 
 def place_files(host: Host, folder: str, files: Files) -> PurePosixPath:
-    """Bring the files to ``root/FOLDER/HASH`` on the host; returns this path, whose length is always the same, because
-    the length of a path can affect the speed."""
+    """Copy the files to ``ROOT/FOLDER/HASH`` on the host, and return this path. Its length is the same for all files,
+    because the length of a path can affect the speed."""
     packed = archive_files(files)
     target = host.root / folder / hashlib.sha256(packed).hexdigest()[:32]
     host.run(["sh", "-c", _PLACE, "place", str(target)], stdin=base64.b64encode(packed).decode())
@@ -44,7 +44,8 @@ def place_files(host: Host, folder: str, files: Files) -> PurePosixPath:
 
 
 def recipe_archive(builder: Builder) -> bytes:
-    """A tar archive of the recipe's files and of the files that it inherits, with equal bytes for equal contents."""
+    """A tar archive of the recipe's files and of the files that the recipe inherits. Archives of equal files are equal
+    byte by byte."""
     return archive_files(recipe_files(builder))
 
 

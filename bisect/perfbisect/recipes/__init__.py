@@ -1,1 +1,2 @@
-"""Recipes: facts about a database, a workload or a machine, written as TOML and read strictly."""
+"""Reads recipes: TOML files that describe a database, a workload or a machine. Unknown keys and wrong types are
+errors."""

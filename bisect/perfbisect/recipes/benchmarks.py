@@ -53,11 +53,8 @@ def find_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -
     """
     for system in systems:
         older = {benchmark.workload.name for benchmark in _likely_benchmarks(system, good)}
-        both = {
-            benchmark.workload.name: benchmark
-            for benchmark in _likely_benchmarks(system, bad)[::-1]
-            if benchmark.workload.name in older
-        }
+        newer = _likely_benchmarks(system, bad)[::-1]
+        both = {benchmark.workload.name: benchmark for benchmark in newer if benchmark.workload.name in older}
         if both:
             return system, [*both.values()][::-1]
     return "", []
@@ -95,9 +92,8 @@ def _program_benchmark(tree: SourceTree, path: str, targets: list[str], options:
     source = min(sources, key=lambda of: (of.count("/"), of), default="")
     uses_google = "benchmark/benchmark.h" in tree.texts.get(source, "")
     arguments, cost = GOOGLE if uses_google else ([], "")
-    return _benchmark_in_copy(
-        description, MeasuredCommand(name, [f"{{prefix}}/{path}", *arguments], cost), targets, options
-    )
+    measured = MeasuredCommand(name, [f"{{prefix}}/{path}", *arguments], cost)
+    return _benchmark_in_copy(description, measured, targets, options)
 
 
 def _benchmark_in_copy(
@@ -131,9 +127,8 @@ def _cmake_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
             # A CMake function of the project defines a program, too, if a source file is an argument of the function.
             defined = call.lower().endswith("add_executable") or name != word
             if defined and "/" not in name and tree.is_benchmark_program(PurePosixPath(where, name)):
-                yield _program_benchmark(
-                    tree, _joined_path("build", output[1] if output else where, name), [name], options
-                )
+                program = _joined_path("build", output[1] if output else where, name)
+                yield _program_benchmark(tree, program, [name], options)
 
 
 def _meson_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
@@ -176,9 +171,8 @@ def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]
             heads = (line.partition(":")[0] for text in makefile_texts for line in text.splitlines() if ":" in line)
             # Without a rule that names the program, `make` without a target may build it.
             has_rule = any(source.stem in re.split(r"[\s$]", head) for head in heads)
-            yield _program_benchmark(
-                tree, str(source.with_suffix("")), ["-C", str(source.parent), source.stem] if has_rule else []
-            )
+            arguments = ["-C", str(source.parent), source.stem] if has_rule else []
+            yield _program_benchmark(tree, str(source.with_suffix("")), arguments)
 
 
 def _benchmark_target(system: str, tree: SourceTree) -> Iterator[Benchmark]:
@@ -234,9 +228,7 @@ def _cargo_targets(tree: SourceTree, table: dict[str, Any], kind: str, folder: s
     """The names of a crate's targets of the given kind: first the targets that are listed in its Cargo.toml, then the
     files in ``folder``."""
     listed = table.get(kind, [])
-    names = (
-        [target.get("name", "") for target in listed if isinstance(target, dict)] if isinstance(listed, list) else []
-    )
+    names = [item.get("name", "") for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     inside = [PurePosixPath(path).relative_to(folder) for path in sorted(tree.paths) if path.startswith(f"{folder}/")]
     names += [path.stem for path in inside if len(path.parts) == 1 and path.suffix == ".rs"]
     names += [path.parts[0] for path in inside if len(path.parts) == 2 and path.name == "main.rs"]

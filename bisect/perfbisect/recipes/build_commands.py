@@ -30,8 +30,8 @@ OFFLINE = {
     "npm_config_offline": "true",
 }
 
-# Runs its arguments as an installation below the folder $0, and nowhere else: files for other folders of the system go to
-# a stage, and are removed. A tree that does not know DESTDIR installs to $0 itself.
+# Runs its arguments, a command that installs files, so that only files below the folder $0 are installed: files for
+# other folders of the system go to a stage, and are removed. A tree that ignores DESTDIR installs directly to $0.
 STAGED = """\
 stage=$PWD/.stage
 DESTDIR=$stage "$@" || exit

@@ -1,14 +1,14 @@
-"""Chooses the build system that builds a tree, and the system's commands. This module has no knowledge about particular
-projects.
+"""Chooses the build system that builds a source tree, and the commands of this build system. The choice does not depend
+on the project.
 
 The files at the top of a source tree show which build systems can build the tree. A tree may have several build
-systems, such as a Makefile beside a CMakeLists.txt, and the system may change within a range of commits. So one system
-is chosen for a range: the first system of ``SYSTEMS`` that can build the trees of all ends. A commit between the ends
-that this system cannot build is built with the first system that can build it. If no system can build all ends, every
-commit is built with the first system that can build this commit.
+systems, such as a Makefile beside a CMakeLists.txt, and the system may change within a range of commits. So one build
+system is chosen for the whole range: the first build system in ``SYSTEMS`` that can build the trees of all ends. If
+this build system cannot build a commit between the ends, the first build system that can build this commit is used. If
+no build system can build all ends, each commit is built with the first build system that can build the commit.
 
-``build_with_commands`` adds the commands of the module ``build_commands`` to the section ``[build]`` of a recipe
-without commands.
+If the section ``[build]`` of a recipe has no commands, ``build_with_commands`` adds the commands of the chosen build
+system, from the module ``build_commands``.
 """
 
 import hashlib
@@ -31,8 +31,8 @@ AUTO = "auto"  # in place of a build system: the build system of each commit is 
 
 @dataclass(frozen=True, slots=True)
 class IncrementalBuilds:
-    """The conditions under which a build system may build a commit incrementally, in the tree of another commit's
-    build."""
+    """The conditions under which a build system may build a commit incrementally, that is, in the folder of another
+    commit's build."""
 
     inputs: str  # pattern of the files on which the results of its configure step depend
     # Whether the configure step can be repeated in an existing folder; otherwise a commit that changes ``inputs`` is
@@ -43,7 +43,8 @@ class IncrementalBuilds:
 
 @dataclass(frozen=True, slots=True)
 class BuildSystem:
-    """A build system: its commands, the programs that the commands need, and the files that identify trees."""
+    """A build system: its commands, the programs that the commands need, and the files by which trees that it can build
+    are recognised."""
 
     commands: Callable[[Builder, Build, Collection[str]], Build]  # returns the commands for a tree with these paths
     needs: tuple[str, ...]  # programs that the commands need
@@ -97,8 +98,8 @@ def systems_in(paths: Collection[str]) -> tuple[str, ...]:
 
 
 def system_for_range(trees: Iterable[Collection[str]]) -> str:
-    """The build system for a range; ``trees`` has the paths in the tree of each end. The result is AUTO if the ends
-    have no system in common, "" if no end has a system."""
+    """The build system for a range; ``trees`` has, for each end, the paths in its tree. The result is AUTO if no single
+    build system can build all ends, and "" if no end has a known build system."""
     systems_of_ends = [systems_in(paths) for paths in trees]
     common = [system for system in SYSTEMS if all(system in systems for systems in systems_of_ends)]
     if systems_of_ends and common:
@@ -118,8 +119,8 @@ _MAKING = (
 
 
 def command_to_build_program(program: str, paths: Iterable[str], text: str) -> str:
-    """The command that builds a program, in a tree with these paths whose build files have this ``text``; "" if
-    unknown."""
+    """The command that builds a single program; "" if unknown. ``paths`` are the paths in the tree, and ``text`` is the
+    text of its build files."""
     name = program.rpartition("/")[2]
     for says, source, command in _MAKING:
         says, source = (pattern.format(re.escape(name)) for pattern in (says, source))
@@ -130,8 +131,8 @@ def command_to_build_program(program: str, paths: Iterable[str], text: str) -> s
 
 
 def system_for_commit(range_system: str, paths: Collection[str]) -> str:
-    """The build system for one commit with these paths; ``range_system`` is the build system of the
-    range. The result is "" if the commit has no known build system."""
+    """The build system for a commit whose tree has these ``paths``; "" if the tree has no known build system.
+    ``range_system`` is the build system of the range, which is preferred."""
     systems = systems_in(paths)
     return range_system if range_system in systems else next(iter(systems), "")
 
@@ -142,7 +143,7 @@ def no_system_sentence() -> str:
 
 
 def has_commands(build: Build) -> bool:
-    """Whether the section ``[build]`` itself has commands, so that no build system is chosen."""
+    """Whether the section ``[build]`` of a recipe has commands, so that perfbisect chooses no build system."""
     return bool(build.configure or build.compile or build.install)
 
 
@@ -155,8 +156,8 @@ def build_with_needs(build: Build) -> Build:
 def build_with_commands(builder: Builder, system: str, paths: Collection[str]) -> Build:
     """The recipe's section ``[build]``, with the commands of ``system`` for a tree with these ``paths``.
 
-    The environment and the needs of the recipe are kept, and those of the build system are added. If the recipe names
-    no artifacts, its programs and its library are the artifacts.
+    The environment variables and the needed programs of the build system are added to the recipe's own. If the recipe
+    names no artifacts, the recipe's programs and library are the artifacts.
     """
     build = builder.build or Build()
     commands = SYSTEMS[system].commands(builder, build, paths)
@@ -177,8 +178,8 @@ def build_with_commands(builder: Builder, system: str, paths: Collection[str]) -
 
 
 def commands_hash(system: str) -> str:
-    """A hash of the commands that this version of perfbisect has for a build system. The hash is in the keys of the
-    system's builds, so that a change of these commands leads to new builds."""
+    """A hash of the commands that this version of perfbisect has for a build system. The hash is a part of the key of
+    each build by this build system, so that builds are made again after a change of these commands."""
     builds = []
     for in_place, paths, targets, programs in product(
         (False, True), (MARKERS | {"Cargo.lock"}, frozenset()), ([], ["t"]), ([], ["p"])
@@ -198,7 +199,7 @@ def system_of_commit(builder: Builder, paths: frozenset[str]) -> str | None:
 
 
 def commented_commands(builder: Builder) -> Iterator[str]:
-    """The commands of each system that the recipe allows, as comments of a TOML document."""
+    """The commands of each build system that the recipe allows, as comment lines for a TOML file."""
     build = builder.build or Build()
     if builder.installed or has_commands(build):
         return

@@ -1,7 +1,8 @@
-"""Builders by name: a recipe merged with the recipes that it extends, and the files and patches beside it.
+"""Reads builders: merges a recipe with the recipes that it extends, and finds the files and patches that are stored
+beside the recipe.
 
-``[[when]]`` blocks are changes of a recipe for some trees and compilers. Versions are compared as numbers: 8.0.9 <
-8.0.30, 3.8 = 3.8.0. A suffix of a version (beta1, -MariaDB) is ignored.
+A ``[[when]]`` block of a recipe changes the recipe for some trees or compilers. Versions are compared number by number:
+8.0.9 is lower than 8.0.30, and 3.8 equals 3.8.0. Suffixes of versions (beta1, -MariaDB) are ignored.
 """
 
 import operator
@@ -45,9 +46,9 @@ PRINT_IT = 'Add such a command: version = ["cat", "VERSION"].'
 
 
 def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
-    """The builder in a file, merged with everything that it extends.
+    """The builder in a recipe file, merged with all recipes that this recipe extends.
 
-    Raises RecipeError for the first mistake, in this file or in a file that it extends.
+    Raises RecipeError for the first mistake in this file or in a file that this file extends.
     """
     files = [recipe for folder in folders for recipe in sorted(folder.glob(f"*/{FILE}"))]
     named = [(recipe.parent.name, Location(recipe)) for recipe in files]
@@ -75,11 +76,11 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
 
 
 def recipe_files(builder: Builder) -> dict[str, Path]:
-    """The files that commands of the recipe find in the folder ``{recipe}`` on a host: name in the folder → path on
-    this machine.
+    """The files that commands of the recipe find in the folder ``{recipe}`` on a host. The result maps the name of each
+    file in this folder to the path of the file on this machine.
 
-    A recipe's file replaces a file of the same name of a recipe that it extends. Raises RecipeError for a link to a
-    file outside of the recipe's folder.
+    If a recipe and a recipe that it extends have files with the same name, the file of the extending recipe is used.
+    Raises RecipeError for a link to a file outside of the recipe's folder.
     """
     files: dict[str, Path] = {}
     for folder in (*reversed(builder.inherited), builder.folder):
@@ -90,7 +91,7 @@ def recipe_files(builder: Builder) -> dict[str, Path]:
 
 
 def config_template(builder: Builder) -> str:
-    """The configuration file of a builder's server, with placeholders; "" if it has none.
+    """The text of the configuration file of a builder's server, with placeholders; "" if the recipe names no such file.
 
     Raises RecipeError if the file is missing, cannot be read, or has an unknown placeholder.
     """
@@ -111,7 +112,8 @@ def _location(builder: Builder) -> Location:
 
 
 def _file_beside_recipe(builder: Builder, name: str, location: Location) -> Path:
-    """The file that a key of the recipe names. Raises RecipeError if the file is not beside the recipe."""
+    """The path of a file that a key of the recipe names. Raises RecipeError if the file is not in the folder of the
+    recipe."""
     files = recipe_files(builder)
     if name not in files:
         raise location.mistake(
@@ -140,21 +142,21 @@ def _check_files(builder: Builder) -> None:
 
 
 def find_variant(builder: Builder, name: str = "") -> Variant:
-    """The variant with that name; without a name, the recipe's default variant. Raises RecipeError for an unknown
-    variant.
+    """The variant (set of compiler settings) with that name; if ``name`` is "", the default variant of the recipe.
+    Raises RecipeError for an unknown variant.
     """
     return item_by_name("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
 
 
 def required_build(builder: Builder) -> Build:
-    """The ``[build]`` of a recipe. The recipe must build commits."""
+    """The section ``[build]`` of a recipe, which must have this section."""
     assert builder.build is not None, "commits can be built only if the recipe has a table [build]"
     return builder.build
 
 
 def _read_source(location: Location) -> Table:
-    """The recipe in one builder.toml, without recipes that it extends. Required keys may be missing, because these
-    recipes may have them."""
+    """The contents of one builder.toml, without the recipes that it extends. Required keys may be missing, because the
+    extended recipes may contain these keys."""
     table = read_table(location.file)
     completed = {"summary": "", "driver": "", **table}
     if isinstance(server := table.get("server"), dict):
@@ -166,15 +168,14 @@ def _read_source(location: Location) -> Table:
 
 
 def _check_conditional_blocks(sources: Mapping[Path, Table], table: Table) -> None:
-    """Check that the recipe is complete after the changes of each block: a block that adds a [server], for example,
-    must define all required keys of the server.
+    """Check that the recipe is complete with the changes of each ``[[when]]`` block. For example, a block that adds a
+    section [server] must define all required keys of this section.
     """
     for file, source in sources.items():
         for index, block in enumerate(source.get("when", [])):
             location = Location(file).at("when", index)
-            changed = convert_table(
-                merged_tables({**table, "when": []}, block["change"]), Builder, location.at("change")
-            )
+            merged = merged_tables({**table, "when": []}, block["change"])
+            changed = convert_table(merged, Builder, location.at("change"))
             check_placeholders(block["change"], location.at("change"))
             if block.get("version") and not (changed.version or changed.installed_version):
                 raise location.at("version").mistake(UNDECIDED, PRINT_IT)
@@ -182,7 +183,7 @@ def _check_conditional_blocks(sources: Mapping[Path, Table], table: Table) -> No
 
 
 def _check_builder(builder: Builder, location: Location) -> None:
-    """Check the rules of a builder that types cannot express."""
+    """Check the rules for a builder that the types of its fields cannot express."""
     for key in ("summary", "driver"):
         if not getattr(builder, key).strip():
             raise location.at(key).mistake("is empty.")
@@ -213,7 +214,8 @@ DIGITS = 18  # digits of a number that are read; int() refuses thousands
 
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
-    """The facts about a commit's tree and about the compiler on which the conditions of ``[[when]]`` blocks depend."""
+    """The facts on which the conditions of ``[[when]]`` blocks depend: facts about a commit's tree, and about the
+    compiler."""
 
     version: str  # as printed by the recipe's version command; "" if unknown
     exists: Callable[[str], bool]  # whether a path is in the tree
@@ -222,8 +224,8 @@ class TreeFacts:
 
 
 def recipe_for_tree(builder: Builder, facts: TreeFacts) -> Builder:
-    """The recipe for one tree: the changes of each ``[[when]]`` block whose conditions hold are merged into the recipe,
-    in order.
+    """The recipe for one tree: the ``[[when]]`` blocks whose conditions hold are merged into the recipe, one after the
+    other.
 
     Raises RecipeError if the merged recipe is not valid.
     """
@@ -257,13 +259,13 @@ def check_conditions(block: When, location: Location) -> None:
 
 
 def version_text(output: str) -> str:
-    """The version in the output of a recipe's version command; "" if there is none."""
+    """The version number in the output of a recipe's version command; "" if the output contains no version number."""
     match = re.search(r"\d[0-9A-Za-z.+~-]*", output)
     return match[0] if match else ""
 
 
 def version_satisfies(version: str, rule: str) -> bool:
-    """Whether a version meets every condition of a rule; an unknown version meets none."""
+    """Whether a version meets every condition of a rule. An unknown version meets no condition."""
     match = re.search(r"\d+(?:\.\d+)*", version)
     return match is not None and all(
         OPERATORS[sign](_version_parts(match[0]), _version_parts(limit)) for sign, limit in re.findall(CONDITION, rule)
@@ -300,10 +302,8 @@ def read_patch(path: Path) -> bytes:
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"The patch {path} cannot be read: {why}.") from error
     if len(content) > LARGEST:
-        raise UsageError(
-            f"The patch {path} has more than {LARGEST >> 20} MiB.",
-            "Remove the parts of the patch that the build does not need.",
-        )
+        text = f"The patch {path} has more than {LARGEST >> 20} MiB."
+        raise UsageError(text, "Remove the parts of the patch that the build does not need.")
     return content
 
 

@@ -1,10 +1,11 @@
-"""The user's configuration folder, with the file ``config.toml``; and the folders in which recipes are searched for.
+"""Reads the user's configuration folder, which contains the file ``config.toml``; and determines the folders in which
+recipes are searched for.
 
-Recipes are searched for in a folder given by an option, in the configuration folder, and among perfbisect's recipes.
-Recipes in the working directory are not used, except as the default of an option: see ``recipes_in_working_directory``.
-Therefore a hunt keeps the recipe folder with which the hunt began, and the layers below this module do not depend on
-the working directory. Only the ``config.toml`` of the configuration folder is used, because its commands are executed,
-and a clone must not be able to provide commands.
+Recipes are searched for in a folder that an option names, then in the configuration folder, then among the recipes that
+belong to perfbisect. Recipes in the working directory are not used, except as the default of an option: see
+``recipes_in_working_directory``. So a resumed hunt uses the recipe folder with which the hunt began, even in another
+working directory. Only the ``config.toml`` of the configuration folder is used, because perfbisect executes commands of
+this file, and files of a cloned repository must not be able to provide commands.
 """
 
 import os
@@ -38,8 +39,8 @@ BARE = ("HEAD", "objects", "refs")  # a folder with all these entries is a bare 
 
 
 def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
-    """The folders with recipes ``name`` (BUILDERS, WORKLOADS), or the inventory files (HOSTS); the first folder or file
-    has precedence.
+    """The folders in which recipes of the kind ``name`` (BUILDERS or WORKLOADS) are searched for, or, if ``name`` is
+    HOSTS, the paths of the files that list hosts. The first folder or file has precedence.
 
     Raises UsageError if ``user_path``, a path that the user gave, does not exist.
     """
@@ -52,12 +53,12 @@ def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
 
 
 def checked_within_folder(path: Path, recipe_folder: Path) -> Path:
-    """Returns ``path``, a file of a recipe, if no link of ``path`` leads out of ``recipe_folder``, in which the recipe
-    was found.
+    """Returns ``path``, a file of a recipe, after a check of its symbolic links: ``path`` must lead to a file in
+    ``recipe_folder``, in which the recipe was found.
 
-    Files of a recipe are sent to hosts, so a link to a file outside of the recipes would reveal that file. Only the
-    user's own recipes and perfbisect's recipes may have links to files outside of their folder. Raises RecipeError if
-    another recipe has a link to a file outside of its folder.
+    Files of a recipe are sent to hosts, so a recipe of another author could send any file of this user by a link. Links
+    to files outside of the folder are allowed only in the user's own recipes and in perfbisect's recipes. Raises
+    RecipeError for such a link in another recipe.
     """
     own_folders = [folder.resolve() for name in (BUILDERS, WORKLOADS) for folder in trusted_recipe_folders(name)]
     if not any(path.is_relative_to(folder) for folder in own_folders) and not path.resolve().is_relative_to(
@@ -76,7 +77,8 @@ def trusted_recipe_folders(name: str) -> list[Path]:
 
 
 def recipes_in_working_directory(name: str) -> tuple[Path | None, str]:
-    """The folder or file ``name`` of the working directory, and the reason why it is not used ("" if it is used).
+    """The path of the recipe folder or hosts file ``name`` in the working directory, and a reason why it is not used
+    ("" if it is used).
 
     Recipes contain commands, and a hosts.toml names the hosts on which the commands run. Recipes in a checkout are
     written by the author of the repository, who is not trusted; below /tmp, anybody may have written them. Therefore
@@ -102,8 +104,8 @@ def recipes_in_working_directory(name: str) -> tuple[Path | None, str]:
 
 
 def enclosing_repository(folder: Path) -> Path | None:
-    """The git repository that contains an absolute folder, with or without a working tree, whoever owns it; None if
-    there is none.
+    """The git repository that contains the folder, which is an absolute path; None if no repository contains it. The
+    repository may be bare, and may belong to any user.
 
     The function runs no git command. The function also finds submodules and linked working trees, in which ``.git`` is
     a file.
@@ -139,7 +141,8 @@ StorePlace = Annotated[
 
 
 def size_in_bytes(size: str) -> int:
-    """The bytes of a size in ccache's notation: 20G is 20 × 10⁹, 20Gi is 20 × 2³⁰, and a number without unit is in G.
+    """The number of bytes that a size in ccache's notation means: 20G is 20 × 10⁹, 20Gi is 20 × 2³⁰, and the unit of a
+    number without unit is G.
 
     Raises ValueError for anything else.
     """
@@ -151,7 +154,7 @@ def size_in_bytes(size: str) -> int:
 
 
 class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The stores that this user shares with other users: finished builds, and ccache's remote store."""
+    """The stores that this user shares with other users: a store of finished builds, and the remote store of ccache."""
 
     builds: StorePlace | None = None  # store of finished builds
     key_file: str = ""  # file with the secret by which builds are signed and checked
@@ -159,9 +162,9 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     ccache: Remote = ""  # remote store of ccache for hosts without `ccache_remote`
 
     def secret(self) -> bytes:
-        """The content of ``key_file``; b"" if no file is configured.
+        """The secret key in the file ``key_file``; b"" if the configuration names no file.
 
-        Raises RecipeError if the file cannot be read, can be read by others, or is too short.
+        Raises RecipeError if this user cannot read the file, if other users can read the file, or if it is too short.
         """
         if not self.key_file:
             return b""
@@ -196,7 +199,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_configuration() -> Configuration:
-    """The user's settings; the defaults if there is no file. Raises RecipeError if the file has a mistake."""
+    """The user's settings in ``config.toml``; the default settings if this file does not exist. Raises RecipeError if
+    the file has a mistake."""
     location = configuration_location()
     return (
         convert_table(read_table(location.file), Configuration, location) if location.file.exists() else Configuration()
@@ -218,7 +222,8 @@ def required_central_address() -> str:
 
 
 def split_command(command: str) -> tuple[str, ...]:
-    """The arguments of a command, split as a shell would split it, but without a shell; empty for an empty text.
+    """The program and the arguments of a command, split by the rules of a shell; empty for an empty text. No shell is
+    run.
 
     Raises ValueError, with the reason, if quotes do not match or the program does not exist.
     """
@@ -229,7 +234,8 @@ def split_command(command: str) -> tuple[str, ...]:
 
 
 def files_by_name(folders: Iterable[Path], file_name: str) -> dict[str, Path]:
-    """Name → file of each recipe in ``folders``; the first folder has precedence."""
+    """Maps the name of each recipe in ``folders`` to its file. If several folders have a recipe of the same name, the
+    first folder has precedence."""
     files: dict[str, Path] = {}
     for folder in folders:
         for recipe in sorted(folder.glob(f"*/{file_name}")):
@@ -240,8 +246,8 @@ def files_by_name(folders: Iterable[Path], file_name: str) -> dict[str, Path]:
 def item_by_name(noun: str, name: str, items: Mapping[str, Item], whose: str = "") -> Item:
     """The item with a name.
 
-    Raises RecipeError for an unknown name, with the most similar known name. ``whose`` is a phrase that follows the
-    noun in the message.
+    Raises RecipeError for an unknown name; the message contains the most similar known name. ``whose`` is a phrase that
+    follows ``noun`` in the message.
     """
     if name not in items:
         raise RecipeError(

@@ -1,8 +1,8 @@
-"""``hosts.toml`` defines the machines that build and measure, and leases: commands by which further machines are
-leased.
+"""Reads ``hosts.toml`` files (inventories), which define the machines that build and measure, and leases: commands by
+which perfbisect leases further machines.
 
-``slurm:quiet`` is a machine with the feature quiet that is leased by the commands of ``[leases.slurm]``;
-``slurm:quiet*3`` are three such machines, named ``slurm:quiet/1`` to ``slurm:quiet/3``.
+The host name ``slurm:quiet`` means a machine with the feature quiet that the commands of ``[leases.slurm]`` lease.
+``slurm:quiet*3`` means three such machines, named ``slurm:quiet/1`` to ``slurm:quiet/3``.
 """
 
 import re
@@ -67,7 +67,7 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     root: Root = "~/.cache/perfbisect"  # perfbisect's folder on that host
     jobs: Count = 0  # parallel compile jobs; 0: one per core
     memory: MiB = 0  # memory of which servers get a share; 0: all memory of the host
-    server_cpus: Cpus = ""  # taskset list such as "0-3"; empty: not pinned
+    server_cpus: Cpus = ""  # list for taskset, such as "0-3"; empty: servers are not pinned
     client_cpus: Cpus = ""
     device: Device = ""  # block device that iostat watches; empty: none
     ccache_size: Size = "20G"
@@ -81,7 +81,7 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def all_build_hosts(self) -> tuple[str, ...]:
-        """The hosts that build for this host, each once; by default only the host itself."""
+        """The names of the hosts that build for this host, without repetitions; by default only the host itself."""
         return tuple(dict.fromkeys(expanded_names(self.build_hosts or [self.name])))
 
     @property
@@ -96,13 +96,13 @@ class HostEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def builds_itself(self) -> bool:
-        """Whether the measuring host also builds."""
+        """Whether this host also makes builds for itself."""
         return self.name in self.all_build_hosts
 
 
 class LeasedEntry(HostEntry, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The keys that all machines of a lease have in common. Address, root and ``through`` may have placeholders for
-    values of the lease.
+    """The host keys that are the same for all machines of a lease. ``address``, ``root`` and ``through`` may contain
+    placeholders for values of the lease.
     """
 
     address: LeasedAddress = "{address}"
@@ -113,8 +113,7 @@ class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The commands by which this machine leases other machines from a scheduler. perfbisect repeats a failed command,
     except ``acquire``.
 
-    If ``acquire`` ends with an error status, it must not have leased a machine, or must have returned the leased
-    machines.
+    If ``acquire`` ends with an error status, no machine may remain leased.
     """
 
     filled_in: ClassVar[frozenset[str]] = frozenset({"name", "file"})
@@ -135,13 +134,13 @@ class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The contents of a ``hosts.toml``: machines and leases."""
 
-    hosts: dict[str, Any] = {}  # each is a HostEntry
-    leases: dict[str, Any] = {}  # each is a LeaseEntry, which may extend another
+    hosts: dict[str, Any] = {}  # name → table of a HostEntry
+    leases: dict[str, Any] = {}  # name → table of a LeaseEntry, which may extend another lease
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedHostName:
-    """The parts of a leased host's name."""
+    """The parts of the name of a leased host, such as slurm:quiet*3."""
 
     lease: str  # name of a lease in hosts.toml
     features: str  # features of the machine that the scheduler shall lease; "": any machine
@@ -149,20 +148,20 @@ class LeasedHostName:
 
     @property
     def host_class(self) -> str:
-        """The name of all machines of the lease with these features, such as slurm:quiet; the name of each such machine
-        begins with this text."""
+        """The host class of all machines of the lease with these features, such as slurm:quiet. The names of these
+        machines begin with this text."""
         return f"{self.lease}:{self.features}"
 
 
 def parse_leased_host_name(name: str) -> LeasedHostName | None:
-    """The parts of the name of a leased host; None if ``name`` is not such a name."""
+    """The parts of the name of a leased host; None if ``name`` is not the name of a leased host."""
     match = _NAME.fullmatch(name)
     return LeasedHostName(match[1], match[2], int(match[3] or 1)) if match else None
 
 
 def expanded_names(names: Iterable[str]) -> tuple[str, ...]:
-    """The host names, with ``NAME*3`` expanded to three names. Raises UsageError if the number after ``*`` is not
-    between 1 and MAX_MACHINES."""
+    """The host names, in which ``NAME*3`` is replaced by ``NAME/1``, ``NAME/2`` and ``NAME/3``. Raises UsageError if
+    the number after ``*`` is not between 1 and MAX_MACHINES."""
     every: list[str] = []
     for name in names:
         parsed = parse_leased_host_name(name)
@@ -185,7 +184,8 @@ WAY = ("address", "root", "through")  # keys of ``host`` with placeholders
 
 
 def load_leases(user_path: str | Path = "") -> list[LeaseEntry]:
-    """All leases; a lease of an earlier inventory hides later leases of its name. Raises RecipeError for a mistake."""
+    """All leases. If several inventories have a lease with the same name, the first lease is used. Raises RecipeError
+    for a mistake."""
     tables: dict[Location, Table] = {}  # the tables as they are written
     named: list[tuple[str, Location]] = []
     for file in recipe_folders(HOSTS, user_path):
@@ -201,20 +201,20 @@ def load_leases(user_path: str | Path = "") -> list[LeaseEntry]:
         if name not in leases:
             sources = inherited_tables(location, named, tables.__getitem__, "lease")
             combined = reduce(merged_tables, reversed(sources.values()), Table())
-            leases[name] = _checked_lease(
-                convert_table({**combined, "extends": ""}, LeaseEntry, location), name, location
-            )
+            lease = convert_table({**combined, "extends": ""}, LeaseEntry, location)
+            leases[name] = _checked_lease(lease, name, location)
     return [*leases.values()]
 
 
 def load_lease(name: str, user_path: str | Path = "") -> LeaseEntry:
-    """The lease with a name. Raises RecipeError if no inventory has this lease, or if an inventory has a mistake."""
+    """The lease with the name ``name``. Raises RecipeError if no inventory has this lease, or if an inventory has a
+    mistake."""
     return item_by_name("lease", name, {lease.name: lease for lease in load_leases(user_path)})
 
 
 def _checked_lease(lease: LeaseEntry, name: str, location: Location) -> LeaseEntry:
-    """The lease, completed by its name and its file. Raises RecipeError for a placeholder that a command, the address,
-    the root or ``through`` may not contain.
+    """The lease, to which its name and the path of its file are added. Raises RecipeError for a placeholder that is not
+    allowed in a command, ``address``, ``root`` or ``through``.
     """
     for key, allowed in COMMANDS.items():
         check_placeholders_in(getattr(lease, key), location.at(key), allowed)
@@ -224,20 +224,21 @@ def _checked_lease(lease: LeaseEntry, name: str, location: Location) -> LeaseEnt
 
 
 def leased_host_with_address(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
-    """A leased machine as a host whose address is known; ``values`` replace the placeholders in the lease's entry.
-    Raises RecipeError for a wrong value."""
+    """The host ``entry`` after its lease: ``values`` replace the placeholders in its keys, so that the address is
+    known. Raises RecipeError for a wrong value."""
     way = {"root": fill_text(entry.root, values), "address": fill_text(entry.address, values)}
     convert_table(way, HostEntry, Location(Path(entry.file)).at("leases", entry.name.partition(":")[0], "host"))
     return msgspec.structs.replace(entry, leased=False, through=fill_command(entry.through, values), **way)
 
 
 def leases_several_at_once(lease: LeaseEntry) -> bool:
-    """Whether one acquisition can lease several machines."""
+    """Whether one call of ``acquire`` can lease several machines."""
     return "count" in placeholders_in(lease.acquire)
 
 
 def load_host(name: str, user_path: str | Path = "") -> HostEntry:
-    """The host with the given name: from hosts.toml, or a leased host, whose address is not known before the lease.
+    """The host with the name ``name``: a host of hosts.toml, or a leased host. The address of a leased host is not
+    known before the lease.
 
     Raises RecipeError if there is no host of that name, or if an inventory has a mistake.
     """

@@ -1,8 +1,8 @@
-"""Series of measurements by other systems: CSV or TSV, JSON of github-action-benchmark or of Bencher, or a JSON list of
-rows.
+"""Reads series of measurements that other systems have made, from CSV, TSV, JSON of github-action-benchmark or of
+Bencher, or a JSON list of rows.
 
-A row has the time of a measurement, its commit and a value. Columns are found by their names, as used in Apache Otava's
-files.
+A row has the time of a measurement, its commit and a value. The columns are recognised by the names that Apache Otava
+uses in its files.
 """
 
 import csv
@@ -21,17 +21,7 @@ from perfbisect.recipes.outputs import is_rate
 # Names of columns, in lower case and reduced to letters and digits
 TIMES = {"time", "date", "timestamp", "datetime", "committime", "commitdate", "committimestamp", "starttime"}
 COMMITS = {
-    "commit",
-    "sha",
-    "revision",
-    "rev",
-    "hash",
-    "commitid",
-    "commithash",
-    "commitsha",
-    "gitcommit",
-    "githash",
-    "gitsha",
+    "commit", "sha", "revision", "rev", "hash", "commitid", "commithash", "commitsha", "gitcommit", "githash", "gitsha"
 }
 VALUES = {"value", "result"}
 NAMES = {"metric", "name", "benchmark", "test", "measure", "series", "workload", "branch", "testbed"}
@@ -52,7 +42,7 @@ class MeasurementRow:
 
 @dataclass(slots=True)
 class MeasuredSeries:
-    """The measured values of one result of a benchmark, by commit, in order of time."""
+    """The values of one result of a benchmark for successive commits, in the order of time."""
 
     name: str
     is_rate: bool  # whether higher is better
@@ -60,13 +50,13 @@ class MeasuredSeries:
 
     @property
     def medians_of_commits(self) -> list[float]:
-        """The value of each commit: the median of its repetitions."""
+        """For each commit, the median of its values."""
         return [median(repetitions) for repetitions in self.values.values()]
 
 
 def read_sorted_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
-    """The series of a file, sorted by time; and whether the series were already in this order in the file. Raises
-    UsageError."""
+    """The series in a file, sorted by time; and whether the file was already sorted by time. Raises UsageError if the
+    file cannot be read as series."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -94,7 +84,7 @@ def read_sorted_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
 
 
 def rows_of_table(text: str, path: Path) -> Iterator[MeasurementRow]:
-    """The rows of CSV or TSV with a header; comments are skipped."""
+    """The rows of a CSV or TSV text with a header; comments are skipped."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if not lines:
         return
@@ -102,7 +92,7 @@ def rows_of_table(text: str, path: Path) -> Iterator[MeasurementRow]:
 
 
 def rows_of_records(records: Iterable[Mapping[Any, Any]], path: Path) -> Iterator[MeasurementRow]:
-    """The rows of records whose keys are names of columns."""
+    """The rows from ``records``, which map names of columns to values."""
     every = [{str(key).strip(): value for key, value in record.items() if key is not None} for record in records]
     columns = [*dict.fromkeys(column for record in every for column in record)]
     role = {column: re.sub("[^a-z0-9]", "", column.lower()) for column in columns}
@@ -134,7 +124,7 @@ def rows_of_records(records: Iterable[Mapping[Any, Any]], path: Path) -> Iterato
 
 
 def rows_of_json(text: str, path: Path) -> Iterator[MeasurementRow]:
-    """The rows of JSON, or of JavaScript that sets a variable to JSON."""
+    """The rows from a JSON text, or from a JavaScript text that sets a variable to JSON."""
     try:
         document, _ = json.JSONDecoder().raw_decode(
             text, min((position for sign in "{[" if (position := text.find(sign)) >= 0), default=0)
@@ -157,7 +147,7 @@ def rows_of_json(text: str, path: Path) -> Iterator[MeasurementRow]:
 
 
 def rows_of_github_action(suites: Mapping[str, Any], path: Path) -> Iterator[MeasurementRow]:
-    """The rows of a file of github-action-benchmark, which lists suites with their commits."""
+    """The rows from data of github-action-benchmark, which is a list of commits for each suite."""
     better = {"customBiggerIsBetter": "ops/s", "customSmallerIsBetter": "s"}  # in place of the unit in the file
     for suite, entries in suites.items():
         for entry in entries:
@@ -171,15 +161,15 @@ def rows_of_github_action(suites: Mapping[str, Any], path: Path) -> Iterator[Mea
 
 
 def rows_of_bencher_perf(results: Sequence[Mapping[str, Any]], path: Path) -> Iterator[MeasurementRow]:
-    """The rows of `bencher perf`: the metrics of each branch, testbed, benchmark and measure."""
+    """The rows from the output of `bencher perf`: the metrics of each branch, testbed, benchmark and measure."""
     for result in results:
         for point in result["metrics"]:
             yield row_of_bencher(result, point["version"], point["start_time"], point["metric"]["value"], path)
 
 
 def rows_of_bencher_reports(reports: Sequence[Mapping[str, Any]], path: Path) -> Iterator[MeasurementRow]:
-    """The rows of `bencher report list` whose reports have results; a report has a list of results for each
-    iteration."""
+    """The rows from the output of `bencher report list`, from all reports that have results. A report has a list of
+    results for each iteration."""
     for report in reports:
         for result in (item for iteration in report["results"] for item in iteration):
             for measured in result["measures"]:
@@ -190,7 +180,7 @@ def rows_of_bencher_reports(reports: Sequence[Mapping[str, Any]], path: Path) ->
 def row_of_bencher(
     names: Mapping[str, Any], version: Mapping[str, Any], at: object, value: object, path: Path
 ) -> MeasurementRow:
-    """The row of a Bencher metric, whose measure has units."""
+    """The row of one metric of Bencher."""
     name = " ".join(str(names[key]["name"]) for key in ("branch", "testbed", "benchmark", "measure"))
     if not version.get("hash"):
         raise UsageError(f"{path}: a report of {name} has no hash of its commit.", "Add --hash to `bencher run`.")
@@ -213,15 +203,15 @@ def is_number(text: object) -> bool:
 
 
 def parsed_number(text: object, path: Path) -> float:
-    """The number in a value. Raises UsageError for a value that is not a number."""
+    """``text`` as a number. Raises UsageError if ``text`` is not a number."""
     if not is_number(text):
         raise UsageError(f"{path}: the value {text!r} is not a number.")
     return float(str(text))
 
 
 def seconds_since_epoch(text: object, path: Path) -> float | None:
-    """Seconds since the epoch, from a number or a date in ISO 8601, in which points or slashes may separate the parts
-    of the date; None for an empty text.
+    """The seconds since 1970, from a number or an ISO 8601 date; points or slashes may separate year, month and day.
+    None for an empty text.
     """
     if text in ("", None):
         return None

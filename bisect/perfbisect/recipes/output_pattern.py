@@ -85,7 +85,7 @@ def find_number(pattern: str, stdout: str, stderr: str = "") -> float:
 
 
 def positive_number(value: object) -> float:
-    """``value`` as a finite number above 0; 0 if it is no such number."""
+    """``value`` as a finite number above 0; 0 if ``value`` is not such a number."""
     text = str(value).strip()
     plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     number = float(plain) if len(plain) <= _DIGITS and _NUMBER.fullmatch(plain) else 0.0
@@ -93,8 +93,8 @@ def positive_number(value: object) -> float:
 
 
 def unit_in(pattern: str) -> str:
-    """The unit that the text of an expression or path contains, preferably the unit after the number; "" if it contains
-    none.
+    """The unit that the text of an expression or path contains, preferably the unit after the number; "" if the text
+    contains no unit.
     """
     parts = re.split(r"(?<!\\)\((?!\?)", pattern, maxsplit=1)
     plain = [re.sub(r"\\(?:[A-Za-z]|(?=/))", " ", part).replace(" /", "/") for part in parts]

@@ -77,9 +77,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             for name, repeats in by_name.items()
             if not (self.aggregate and re.search(self.aggregate, name))
         }
-        medians = {
-            name.removesuffix("_median"): repeats for name, repeats in by_name.items() if name.endswith("_median")
-        }
+        medians = {name.removesuffix("_median"): values for name, values in by_name.items() if name.endswith("_median")}
         return {name: self._one(repeats) for name, repeats in (single or medians).items()}
 
     def _one(self, every: Sequence["Result"]) -> "Result":
@@ -121,7 +119,7 @@ class RecognisedOutput:
     """The measured results of an output in a known format."""
 
     outputs: tuple[Output, ...]
-    values: Mapping[str, float]  # result → its number, in the unit of the output
+    values: Mapping[str, float]  # result → the result's number, in the unit of the output
     summary: str  # a sentence without its end
     result_count: int  # number of results in the output
     several_error: SeveralResults | None = None  # the error if only one result can be measured

@@ -1,11 +1,11 @@
-"""``{placeholders}`` in the commands of a recipe, checked when the recipe is loaded and filled in when a command is
-run.
+"""Checks the ``{placeholders}`` in the commands of a recipe when the recipe is loaded, and replaces them by their
+values when a command is run.
 
 ``{{`` and ``}}`` in a command are literal braces. An argument that consists only of ``{cflags}``, ``{ldflags}`` or a
-compiler such as ``{cc}`` becomes several arguments, one for each word of the value; a compiler that is a separate word
-of a script also becomes several words. In scripts of ``["sh", "-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c",
-…]`` and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted for that shell, so that a path is never run as a
-command.
+compiler such as ``{cc}`` is replaced by several arguments, one for each word of the value; so is a compiler that is a
+separate word of a script. In the scripts of shell commands such as ``["sh", "-c", …]``, ``["bash", "-e", "-o",
+"pipefail", "-c", …]`` and ``["env", "A=b", "sh", "-ec", …]``, values are quoted for the shell, so that no part of a
+path is run as a command.
 """
 
 import re
@@ -36,7 +36,8 @@ IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settin
 
 
 def fill_command(argv: Sequence[str], values: Values) -> list[str]:
-    """The command ``argv`` with its placeholders filled in. Raises RecipeError if a placeholder has no value."""
+    """The command ``argv``, in which the placeholders are replaced by their values. Raises RecipeError if a placeholder
+    has no value."""
     filled: list[str] = []
     of_shells = set(script_positions(argv))
     for position, argument in enumerate(argv):
@@ -53,7 +54,8 @@ def fill_command(argv: Sequence[str], values: Values) -> list[str]:
 
 
 def fill_text(text: str, values: Values) -> str:
-    """The text with its placeholders filled in. Raises RecipeError if a placeholder has no value."""
+    """The text, in which the placeholders are replaced by their values. Raises RecipeError if a placeholder has no
+    value."""
 
     def value(match: re.Match[str]) -> str:
         token, word = match[0], match[1]
@@ -67,13 +69,13 @@ def fill_text(text: str, values: Values) -> str:
 
 
 def escaped_braces(text: str) -> str:
-    """The text with its braces escaped, so that no part of the text is read as a placeholder."""
+    """The text with doubled braces, so that no part of the text is read as a placeholder."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def script_positions(argv: Sequence[str]) -> Iterator[int]:
-    """The position of the script in a shell command: the first word after the shell's options, if an option has the
-    letter c."""
+    """If ``argv`` is a shell command with the option -c, the position of its script: the first word after the shell's
+    options."""
     for shell, word in enumerate(argv):
         if word.rpartition("/")[2] not in SHELLS:
             continue
@@ -98,8 +100,8 @@ def _quoted_value(word: str, value: str | int, split: Collection[str]) -> str:
 
 
 def check_placeholders(table: Table, location: Location) -> None:
-    """Raise RecipeError if a text in a builder's table has a placeholder that is not allowed for the key of the
-    text."""
+    """Raise RecipeError if a text in the TOML table of a builder has a placeholder that is not allowed for the text's
+    key."""
     check_placeholders_in(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
     check_placeholders_in(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
@@ -115,18 +117,19 @@ def check_placeholders(table: Table, location: Location) -> None:
 
 
 def placeholders_in(argv: Sequence[str]) -> set[str]:
-    """The names of the placeholders in one command."""
+    """The names of the placeholders in the command ``argv``."""
     return {match[1] for text in argv for match in TOKEN.finditer(text) if match[1] is not None}
 
 
 def archive_names_in(*parts: object) -> set[str]:
-    """The names of the archives whose placeholders ({archives.NAME}) occur in parts of a recipe."""
+    """The names of the archives whose placeholders ({archives.NAME}) are in ``parts`` of a recipe."""
     words = placeholders_in([str(part) for part in parts])
     return {word.removeprefix(_ARCHIVE) for word in words if word.startswith(_ARCHIVE)}
 
 
 def check_placeholders_in(value: object, location: Location, allowed: Collection[str]) -> None:
-    """Raise RecipeError for a placeholder that is not ``allowed``, in a text or in any text inside a list or table."""
+    """Raise RecipeError if ``value`` (a text, or a list or table of texts) has a placeholder that is not ``allowed``.
+    """
     for where, text in all_values(value, location):
         for match in TOKEN.finditer(text if isinstance(text, str) else ""):
             word = OF_ARCHIVES if (match[1] or "").startswith(_ARCHIVE) else match[1]

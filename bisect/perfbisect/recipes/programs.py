@@ -1,14 +1,15 @@
-"""The programs for which a tree is built: their build targets, the parts of the build that may fail, and the files of
-the programs.
+"""Handles the programs for which a tree is built: finds their build targets, decides which parts of the build may fail,
+and finds the files of the programs.
 
 A program is a path below {prefix}: one of the recipe's ``programs``, or a program that the command of --run starts. A
-build by a build system is successful if its programs exist. If the build system knows the targets that make the
-programs, only these targets are built. Otherwise everything is built, errors of other targets are ignored, and the
-programs are searched for among the built files. If a recipe has a server, everything must be built without errors,
-because a server loads files that no option names, such as plugins, and reports no error if these files are missing.
+build by a known build system is successful if these programs exist afterwards. If the build system knows the targets
+that make the programs, only these targets are built. If the targets are unknown, the whole tree is built, errors in
+other targets are ignored, and the programs are searched for among the built files. If a recipe has a server, everything
+must be built without errors, because a server loads files that no option names, such as plugins, and reports no error
+if these files are missing.
 
-The scripts of this module run in {build}. The scripts print facts for the parser of the build's output (``log_parser``)
-in lines that begin with ``SAID``.
+The scripts of this module run in the folder {build}. They print lines that begin with ``SAID``, from which
+``log_parser`` reads facts about the build.
 """
 
 from pathlib import PurePosixPath
@@ -208,20 +209,20 @@ done
 
 
 def started_program_lines(builder: Builder) -> str:
-    """The lines of a script that list the programs that are started."""
+    """Lines for a shell script: the list of the programs that the command of --run starts."""
     chosen = {PurePosixPath(path).name: path for path in builder.chosen}
     programs = dict.fromkeys((*builder.programs, *builder.started))
     return "\n".join(f"{program}\t{chosen.get(PurePosixPath(program).name, '')}" for program in programs)
 
 
 def _escaped_script(text: str) -> str:
-    """A text for a command in a recipe, with braces escaped."""
+    """``text`` with its braces escaped, so that it can be a word of a command in a recipe."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def readable_word(word: str) -> str:
-    """A word of a command as readers see it; a script of this module that wraps another command is replaced by its
-    purpose.
+    """A word of a command in the form that is shown to the user. If the word is a script of this module, its purpose is
+    shown in place of the script.
     """
     is_script = word.startswith(_escaped_script(PRELUDE))
     return (
@@ -232,9 +233,10 @@ def readable_word(word: str) -> str:
 
 
 def program_build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
-    """A command that builds the programs that are started.
+    """A command that builds the programs that the command of --run starts.
 
-    ``argv`` builds everything in ``folder``; ``system`` is a shell text of this module for a build system.
+    ``argv`` is the command that builds all targets in ``folder``; ``system`` is the part of the shell script that
+    depends on the build system.
     """
     programs = started_program_lines(builder)
     if not programs:
@@ -242,29 +244,20 @@ def program_build_command(builder: Builder, build: Build, system: str, argv: lis
     variables = f'folder="{folder}" in_place={"yes" * build.in_place}\n'
     script = _escaped_script(PRELUDE + BUILD.replace("SYSTEM", variables + system)).replace("{{prefix}}", "{prefix}")
     go_on = "" if builder.server else "yes"
-    return [
-        "sh",
-        "-c",
-        script,
-        "{prefix}",
-        "{prefix}" if build.in_place else ".",
-        _escaped_script(programs),
-        go_on,
-        *argv,
-    ]
+    top = "{prefix}" if build.in_place else "."
+    return ["sh", "-c", script, "{prefix}", top, _escaped_script(programs), go_on, *argv]
 
 
 def copy_program_commands(builder: Builder, build: Build) -> list[list[str]]:
-    """The command that copies to {prefix} the programs that the build of a tree makes but does not install, as many
-    benchmarks are.
+    """The command that copies programs to {prefix} that the build makes but does not install. Many benchmarks are such
+    programs.
 
-    The RUNPATH of a program names the folder of the build, which is emptied before the next build. So the shared
-    libraries of the program are copied, too, into the folder of the copied program. In each copied file, ``$ORIGIN``
-    overwrites the old path in the RUNPATH; there is room for ``$ORIGIN``, because the old path is not shorter. If the
+    A program finds its shared libraries by its RUNPATH, which names the folder of the build. This folder is emptied
+    before the next build. So the shared libraries of the program are copied, too, to the same folder as the program. In
+    each copied file, the text ``$ORIGIN`` overwrites the old path in the RUNPATH, which is at least as long. If the
     tree is built in {prefix}, a link to the program is made instead of a copy.
     """
     programs = started_program_lines(builder)
     top = "{prefix}" if build.in_place else "."
-    return (
-        [["sh", "-c", _escaped_script(PRELUDE + COPY), "{prefix}", top, _escaped_script(programs)]] if programs else []
-    )
+    script = _escaped_script(PRELUDE + COPY)
+    return [["sh", "-c", script, "{prefix}", top, _escaped_script(programs)]] if programs else []

@@ -1,9 +1,9 @@
-"""Proposes a builder and a suite for a repository without a recipe, by guesses from file names and build files of its
-tree.
+"""Proposes a builder and a suite of workloads for a repository without a recipe, by guesses from the names and build
+files of its tree.
 
-A proposal is only a guess: no command is run for the proposal, and the user may change the written recipe. Ignored
-paths are missing in the checkout, so a build must not need them. Therefore the proposal does not ignore a file that a
-build file names, or a folder that contains code or a build file.
+A proposal is only a guess: perfbisect runs no command to check it, and the user may change the written recipe. Paths
+that a recipe ignores are missing in the checkout, so a build must not need these paths. Therefore the proposal never
+ignores a file whose name is in a build file, or a folder that contains code or a build file.
 """
 
 import re
@@ -51,14 +51,15 @@ class SourceTree:
     wanted: str = ""  # the program that the user measures, whatever its name
 
     def project_files(self, condition: Callable[[PurePosixPath], bool]) -> dict[str, str]:
-        """The files of the project (``is_own_code``) that fulfil ``condition``, path → text, nearest to the root of the
-        tree first.
+        """The text of each file of the project (``is_own_code``) for which ``condition`` is true, by path. Files
+        nearest to the root of the tree come first.
         """
         paths = sorted(self.texts, key=lambda path: (path.count("/"), path))
         return {path: self.texts[path] for path in paths if is_own_code(path) and condition(PurePosixPath(path))}
 
     def is_benchmark_program(self, program: PurePosixPath) -> bool:
-        """Whether a program is ``tree.wanted``, has a name like a benchmark, or is in a folder for benchmarks."""
+        """Whether the user asked for this program (``wanted``), or the program has a name like a benchmark, or is in a
+        folder for benchmarks."""
         return program.name == self.wanted or is_benchmark_path(program)
 
 
@@ -75,18 +76,18 @@ def is_benchmark_path(path: PurePosixPath) -> bool:
 
 
 def is_own_code(path: str) -> bool:
-    """Whether a path is outside of the folders in which projects usually keep code of other projects."""
+    """Whether a path is outside of the folders in which a project usually has copies of other projects' code."""
     return not _OTHERS & set(PurePosixPath(path).parts) and PLAIN.fullmatch(path) is not None
 
 
 def is_build_file(path: str) -> bool:
-    """Whether a build system reads this file."""
+    """Whether a build system reads the file at ``path``."""
     return _BUILD_FILES.fullmatch(PurePosixPath(path).name) is not None
 
 
 def files_to_read(paths: frozenset[str]) -> list[str]:
     """The files whose contents a proposal needs: build files, benchmarks, and Go tests. Files nearest to the root of
-    the tree are first.
+    the tree come first.
     """
 
     def needed(path: str) -> bool:
@@ -123,7 +124,7 @@ _PROSE = (".md", ".rst")
 
 
 def ignored_patterns(good: SourceTree, bad: SourceTree) -> list[str]:
-    """Patterns for the ``ignore`` list of a recipe: the builds of both ends need no path that matches a pattern."""
+    """The patterns for the ``ignore`` list of a recipe. The builds of good and bad need no path that matches a pattern."""
     of_good = _of(good)
     return [pattern for pattern in _of(bad) if pattern in of_good or not _has_path(good, pattern)]
 
@@ -133,7 +134,8 @@ _NEWS = re.compile(r"(?:changes|changelog|news|history|release-?notes)(?:\.txt)?
 
 
 def is_unread_prose(tree: SourceTree, path: str, commands: str) -> bool:
-    """Whether a file of the tree is prose that is mentioned neither in the tree's build files nor in ``commands``."""
+    """Whether a file contains text for readers (documentation, news) that the build does not need: neither the tree's
+    build files nor ``commands`` name the file."""
     alone = SourceTree(frozenset({path}), {})
     named = f"{_text_naming_files(tree)}\n{commands}"
     is_news = _NEWS.fullmatch(PurePosixPath(path).name) is not None
@@ -149,7 +151,7 @@ def _has_path(tree: SourceTree, pattern: str) -> bool:
 
 
 def _text_naming_files(tree: SourceTree) -> str:
-    """The texts of all files that may name a file that a build needs."""
+    """The texts of the files that may contain names of files that a build needs, such as build files."""
     generated = {"configure"} if {"configure.ac", "configure.in"} & tree.paths else set()
     read = (text for path, text in tree.texts.items() if path not in generated and is_build_file(path))
     return "\n".join((*read, tree.embedding))
@@ -196,7 +198,7 @@ class MeasuredCommand:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark, and the keys that a recipe needs for this benchmark."""
+    """A benchmark of the project, and the keys of a recipe that build and measure it."""
 
     what: str  # a phrase that describes the benchmark
     workload: MeasuredCommand
@@ -218,7 +220,7 @@ class RecipeProposal:
     benchmark: Benchmark
 
     def builder_toml(self) -> str:
-        """The text of the builder.toml."""
+        """The text of the proposed builder.toml."""
         recipe = {
             **self.benchmark.top,
             "summary": f"{self.name}, found by bisect init",
@@ -233,7 +235,7 @@ class RecipeProposal:
         return f"# Guessed by `bisect init` from the tree of {revision}. Correct wrong values.\n{_toml_text(recipe)}"
 
     def suite_toml(self) -> str:
-        """The text of the suite.toml."""
+        """The text of the proposed suite.toml."""
         measured = self.benchmark.workload
         keys: dict[str, Any] = {"summary": f"{measured.name}, found by bisect init", "group": "benchmark"}
         keys |= {"command": measured.command, "cost": measured.cost, "rate": measured.rate, "time": measured.time}
@@ -243,9 +245,8 @@ class RecipeProposal:
             if measured.cost or measured.rate
             else "# The duration of the command is measured, unless a pattern is given: " + HINT
         )
-        text = _toml_text(
-            {"summary": f"benchmarks of {self.name}", "driver": self.name, "workloads": {measured.name: workload}}
-        )
+        workloads = {measured.name: workload}
+        text = _toml_text({"summary": f"benchmarks of {self.name}", "driver": self.name, "workloads": workloads})
         return text + hint
 
 
@@ -253,6 +254,6 @@ HINT = "rate = 'ops/s: ([0-9.]+)', or cost = '…' where lower is better.\n"
 
 
 def _toml_text(table: Mapping[str, Any]) -> str:
-    """TOML in which each list is on one line. Line breaks in strings are written as escapes."""
+    """The table as TOML. Each list is written on one line, and line breaks in strings are written as escapes."""
     text = tomli_w.dumps({key: value for key, value in table.items() if value}, indent=0)
     return text.replace("[\n", "[").replace(",\n]", "]").replace(",\n", ", ")

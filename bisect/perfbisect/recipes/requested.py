@@ -7,8 +7,7 @@ one of the recipe's ``configs``, or a file of the user, to the configuration of 
 Commands of the user need no recipe file: the recipe ``command`` with the commands of --build is the builder, and the
 command of --run is the workload. The name of the builder contains a hash of all its options. If the history has a
 different command with the same name, a number is added to the name, so that hunts of one command never use results of
-the other command.
-"""
+the other command."""
 
 import hashlib
 import json
@@ -78,8 +77,8 @@ def with_settings(workload: Workload, settings: Settings) -> Workload:
 
 
 def requested_workloads(settings: Settings, builder: Builder, names: str) -> dict[str, Workload]:
-    """The workloads with the given ``names``, or the workload of the user's command, by unambiguous names. Raises like
-    ``choose_workloads``."""
+    """The workloads ``names``, or the workload of the user's command; the keys of the mapping are unambiguous names.
+    Raises like ``choose_workloads``."""
     if settings.quick:
         return {(command := quick_workload(settings.quick, builder)).name: command}
     return choose_workloads(names, builder.driver, settings.workloads_path)
@@ -89,8 +88,7 @@ def requested_builder(settings: Settings) -> Builder:
     """The builder that the settings request: a recipe, or a builder made from the commands of --build.
 
     In the result, the section [build] has the build system that was chosen for the range of the hunt, and the options
-    of --configure.
-    """
+    of --configure."""
     if settings.quick is None or settings.quick.build is None:
         builder = load_builder(settings.builder, settings.builders_path)
     else:
@@ -131,8 +129,7 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
     If there are no ``commands``, but ``settings`` has a build system, the build system builds the copy: the programs
     that --run starts, and the files of --program. The name of the builder depends on these programs and files, and on
     the options of the build system and of the compilers, so that different builders do not share a history. Raises
-    UsageError for a command with an unknown placeholder.
-    """
+    UsageError for a command with an unknown placeholder."""
     recipe = load_builder(RECIPE, settings.builders_path)
     build, chosen, quick = required_build(recipe), settings.programs, settings.quick
     started = program_and_files(command_words(quick.run) if quick and not quick.then else [], chosen)
@@ -160,8 +157,8 @@ def _file_hash_variable(commands: Sequence[str]) -> list[str]:
 
 
 def _build_commands(option_name: str, commands: Sequence[str], variables: Sequence[str]) -> list[list[str]]:
-    """The commands of the option --``option_name``, as a recipe contains them; they are run in the folder {prefix}.
-    Raises UsageError if the commands have a mistake."""
+    """The commands of the option --``option_name``, in the form of a recipe; the commands are run in the folder
+    {prefix}. Raises UsageError if the commands have a mistake."""
     argvs = [command_words(command) for command in commands]
     check_placeholders_in(argvs, LINE.at(option_name), BUILD_PLACEHOLDERS)
     return [["env", "-C", "{prefix}", *variables, *argv] for argv in argvs]
@@ -233,7 +230,7 @@ def command_name(run: str) -> str:
 def command_words(command: str) -> list[str]:
     """The words of a command of the command line, split as a shell splits them."""
     arguments = shlex.split(command)
-    return ["env", *arguments] if re.match(r"\w+=", arguments[0]) else arguments  # like a shell treats N=3 ./bench
+    return ["env", *arguments] if re.match(r"\w+=", arguments[0]) else arguments  # as a shell treats N=3 ./bench
 
 
 def _unique_name(name: str, parts: list[str]) -> str:
@@ -268,8 +265,8 @@ def check_overrides(builder: Builder, workloads: Sequence[Workload], settings: S
 
 
 def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
-    """The overrides, in which the value of an arg has the type that the arg has in the workload. Raises UsageError for
-    an arg that the workload does not have, or for a value that cannot be converted to this type."""
+    """The overrides, with the value of each arg converted to the type that the arg has in the workload. Raises
+    UsageError for an arg that the workload does not have, or for a value that cannot be converted to this type."""
     args = workload.prepare_args | workload.args
     values = dict(overrides)
     for name in (arg for arg in overrides if arg not in TIMING):
@@ -284,9 +281,8 @@ def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> 
             values[name] = TRUTHS[text.lower()] if is_truth else type(args[name])(text)
         except (KeyError, ValueError):
             allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(args[name])]
-            raise UsageError(
-                f"{name}={text} cannot be set: {name} is {allowed}.", f"The default is {shown_value(args[name])}."
-            ) from None
+            problem = f"{name}={text} cannot be set: {name} is {allowed}."
+            raise UsageError(problem, f"The default is {shown_value(args[name])}.") from None
     return values
 
 
@@ -356,7 +352,9 @@ def load_config(builder: Builder, name: str) -> ServerConfig:
 
 
 def config_from_text(text: str, reserved: list[str]) -> ServerConfig:
-    """The configuration in a user's file. A byte order mark is removed, because it would hide the first word."""
+    """The configuration in a user's file. A byte order mark is removed, because otherwise the first word would not
+    match a reserved setting.
+    """
     reserved_words = {_comparable_name(word) for word in reserved}
     lines, left_out = [], []
     for line in text.removeprefix("\ufeff").splitlines():
@@ -388,7 +386,7 @@ def _comparable_name(word: str) -> str:
 def untrusted_recipe_files(
     builder: Builder | None, workloads: Iterable[Workload], hosts: Iterable[HostEntry]
 ) -> dict[str, Path]:
-    """Title → file, for all recipes that are neither perfbisect's nor in the user's configuration folder."""
+    """A map, title → file, of all recipes that are neither part of perfbisect nor in the user's configuration folder."""
     folders = [Path(folder_name) for folder_name in (builder.folder, *builder.inherited)] if builder else []
     # A workload without a folder is a command, which belongs to no suite.
     suites = dict.fromkeys(Path(workload.folder) for workload in workloads if workload.folder)

@@ -145,11 +145,8 @@ def _validation_error(error: msgspec.ValidationError, value: object, kind: Any, 
         expected = next(member.type for member in msgspec.structs.fields(shape) if member.encode_name == field[2])
         return location.at(field[2]).mistake(f"is missing: it must be {_allowed_values(type_info(expected))}.")
     info = type_info(kind)
-    near = (
-        similar_words_hint(value, choices)
-        if (choices := getattr(info, "values", ())) and isinstance(value, str)
-        else ""
-    )
+    choices = getattr(info, "values", ())
+    near = similar_words_hint(value, choices) if choices and isinstance(value, str) else ""
     return location.mistake(f"is {shown_value(value)}, but must be {_allowed_values(info)}.{near}")
 
 
@@ -161,10 +158,7 @@ def _container_type(kind: Any, value: object) -> Any:
         return _container_type(get_args(kind)[0], value)
     if get_origin(kind) in (Union, UnionType):
         shapes = [_container_type(option, value) for option in get_args(kind)]
-        return next(
-            (option for option in shapes if isinstance(value, get_origin(option) or option)),
-            shapes[0],
-        )
+        return next((option for option in shapes if isinstance(value, get_origin(option) or option)), shapes[0])
     return kind
 
 
@@ -185,9 +179,8 @@ def _typed_entries(value: object, shape: Any) -> Iterator[tuple[str | int, objec
 def _unknown_key_error(key: str, shape: type[msgspec.Struct], location: Location) -> RecipeError:
     allowed = [name for name in shape.__struct_encode_fields__ if name not in reader_fields(shape)]
     where = f"[{location.keys}]" if location.keys else "the file"
-    return location.at(key).mistake(
-        f"is an unknown key.{similar_words_hint(key, allowed)}", f"Allowed in {where}: {', '.join(allowed)}."
-    )
+    text = f"is an unknown key.{similar_words_hint(key, allowed)}"
+    return location.at(key).mistake(text, f"Allowed in {where}: {', '.join(allowed)}.")
 
 
 def _allowed_values(info: Any) -> str:

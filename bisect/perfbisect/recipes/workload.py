@@ -4,11 +4,13 @@ A workload is a sysbench Lua script with its arguments, plain SQL, or a command 
 runs a Lua script or plain SQL with these environment variables, which the Lua module ``workloads/perfbisect.lua``
 reads:
 
-    PERFBISECT_LIBRARY  path of the embedded library (absent for a server) PERFBISECT_DATA     the dataset copy of this
-    visit PERFBISECT_WARMUP   seconds to run the operation in thread_init, before sysbench's clock starts
-    PERFBISECT_CONTROL  FIFO of ``perf stat --control``; thread 0 writes "enable" at its first event, "disable" at its
-    end PERFBISECT_ACK      FIFO on which perf answers PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK,
-    PERFBISECT_STATEMENT  the SQL of a plain SQL workload
+    PERFBISECT_LIBRARY  path of the embedded library (absent for a server)
+    PERFBISECT_DATA     the copy of the dataset for this visit (one start of the server)
+    PERFBISECT_WARMUP   seconds to run the operation in thread_init, before sysbench's clock starts
+    PERFBISECT_CONTROL  FIFO of ``perf stat --control``; thread 0 writes "enable" at its first event, and "disable" at
+                        its end
+    PERFBISECT_ACK      FIFO on which perf answers
+    PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
 """
 
 from collections.abc import Iterable, Sequence
@@ -114,7 +116,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def known_outputs(self) -> tuple[Output, ...]:
-        """The results that can be measured, if the output format is recognised."""
+        """The results in the command's output that perfbisect can measure; empty if perfbisect does not recognise the
+        format of the output.
+        """
         return self.outputs or ((self.output,) if self.output else ())
 
     @property
@@ -164,12 +168,9 @@ def read_suite(file: Path) -> Suite:
 
 
 def workloads_by_driver(suite: Suite) -> list[Workload]:
-    """The workloads of a suite in the order of its file, each once for each driver of the suite."""
-    return [
-        msgspec.structs.replace(workload, driver=driver)
-        for workload in suite.workloads.values()
-        for driver in suite.drivers
-    ]
+    """The workloads of a suite in the order of its file; each workload occurs once for each driver of the suite."""
+    workloads = suite.workloads.values()
+    return [msgspec.structs.replace(workload, driver=driver) for workload in workloads for driver in suite.drivers]
 
 
 def _check_workload(workload: Workload, location: Location) -> None:
@@ -184,10 +185,8 @@ def _check_workload(workload: Workload, location: Location) -> None:
             )
     if bool(workload.script) == bool(workload.statement):
         problem = "has both a script and a statement" if workload.script else "has neither a script nor a statement"
-        raise location.mistake(
-            f"{problem}.",
-            "Give a Lua file as `script`, or SQL as `statement`, or a program as `command`.",
-        )
+        advice = "Give a Lua file as `script`, or SQL as `statement`, or a program as `command`."
+        raise location.mistake(f"{problem}.", advice)
     if workload.prepare_script and workload.prepare:
         raise location.mistake("has both prepare_script and prepare.", "Give one of the two: a Lua file or SQL.")
     folder = location.file.parent
@@ -206,19 +205,16 @@ def check_command(workload: Workload, location: Location) -> None:
         if getattr(workload, key):
             raise location.at(key).mistake("is only for sysbench, but this workload has a `command`.")
     if workload.rate and workload.cost:
-        raise location.mistake(
-            "has both a rate and a cost.",
-            "Give `rate` if higher is better, or `cost` if lower is better.",
-        )
+        advice = "Give `rate` if higher is better, or `cost` if lower is better."
+        raise location.mistake("has both a rate and a cost.", advice)
     if workload.format and (both := [key for key in OF_PATTERNS if getattr(workload, key)]):
         raise location.at(both[0]).mistake(
             "is not allowed beside `format`, which already defines this value.",
             "Remove `format`, or remove the patterns.",
         )
     if workload.only and not workload.has_unspecified_result:
-        raise location.at("only").mistake(
-            "has no effect: the output of this workload is not recognised automatically.", "Remove `only`."
-        )
+        text = "has no effect: the output of this workload is not recognised automatically."
+        raise location.at("only").mistake(text, "Remove `only`.")
     if reserved := COMMAND_PLACEHOLDERS & workload.args.keys():
         raise location.at("args").mistake(
             f'has "{min(reserved)}", but {{{min(reserved)}}} already is a placeholder of every command.'
@@ -253,8 +249,8 @@ def _workload_by_name(name: str, driver: str, everything: Sequence[Workload]) ->
 
 
 def workloads_by_name(name: str, everything: Iterable[Workload], driver: str = "") -> list[Workload]:
-    """The workloads called ``name`` or ``suite/name``, for a driver or (by default) for any. Raises RecipeError if no
-    workload has that name.
+    """The workloads called ``name`` or ``suite/name``, for ``driver`` or, by default, for any driver. Raises
+    RecipeError if no workload has that name.
     """
     fitting: list[Workload] = []
     unfitting: list[Workload] = []
@@ -270,7 +266,9 @@ def workloads_by_name(name: str, everything: Iterable[Workload], driver: str = "
 
 
 def advice_listing_workloads(whose: str, names: Iterable[str]) -> str:
-    """Advice with all workloads, or with the command that lists them if they are too many for a message."""
+    """Advice that lists all workloads or, if there are too many workloads for a message, names the command that lists
+    them.
+    """
     every = {*names}
     return (
         f"Workloads{whose}: {sorted_list(every)}."
@@ -280,8 +278,8 @@ def advice_listing_workloads(whose: str, names: Iterable[str]) -> str:
 
 
 def load_workloads(user_path: str | Path = "") -> list[Workload]:
-    """All workloads, by suite in alphabetical order, and within a suite in the order of its file. A workload for
-    several drivers occurs once for each driver."""
+    """All workloads: suites in alphabetical order, and the workloads of a suite in the order of the suite's file. A
+    workload for several drivers occurs once for each driver."""
     files = files_by_name(recipe_folders(WORKLOADS, user_path), FILE)
     return [workload for _, file in sorted(files.items()) for workload in workloads_by_driver(read_suite(file))]
 
@@ -318,7 +316,8 @@ def choose_workloads(words: str, driver: str, user_path: str | Path = "") -> dic
 def load_training_workloads(
     builder: Builder, variant: str, measured: Sequence[Workload], user_path: str | Path = ""
 ) -> tuple[Workload, ...]:
-    """The workloads with which builds of a variant are trained; empty if it does not use profile-guided optimization.
+    """The workloads with which builds of a variant are trained; empty if the variant does not use profile-guided
+    optimization.
 
     ``measured`` are the workloads of the hunt or the comparison. The result is sorted by name, so that the order of
     ``measured`` does not change builds. Raises RecipeError for a workload that does not exist.

@@ -18,14 +18,8 @@ def command_to_run(settings: Settings, history: Path | None) -> str:
         limit = [word for words in _changed_options(settings) if words[0] == "--max-time" for word in words]
         words = ["bisect", "narrow", str(settings.narrows), *limit]
     else:
-        words = [
-            "bisect",
-            "run",
-            settings.good,
-            settings.bad,
-            *options_of_recipes(settings),
-            *options_of_settings(settings),
-        ]
+        words = ["bisect", "run", settings.good, settings.bad]
+        words += [*options_of_recipes(settings), *options_of_settings(settings)]
     return shell_words([*words, *history_option(history)])
 
 
@@ -37,8 +31,9 @@ def command_to_compare(settings: Settings, *builds: str) -> str:
 
 
 def options_of_settings(settings: Settings) -> list[str]:
-    """The options of a `bisect run` command with ``settings``, except good and bad, and options for recipes and
-    history."""
+    """The options of a `bisect run` command with ``settings``. Good, bad, and the options for recipes and history are
+    left out.
+    """
     return [word for words in _changed_options(settings) for word in words]
 
 

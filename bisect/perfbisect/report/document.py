@@ -34,7 +34,7 @@ class Row:
 
     cells: tuple[Cell, ...]
     plot: Interval | tuple[float, float] | None = None  # drawn in the row of a page: a ratio, or two costs
-    tone: str = ""  # the class of its colour on a page
+    tone: str = ""  # class of the row's colour on a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Section:
     hide_title: bool = False  # only pages show the title
     is_folded: bool = False  # whether Markdown folds the section, because it is long
     omitted_on_terminal: bool = False  # whether a terminal omits it, because a chart before it shows the content
-    is_subsection: bool = False  # whether it is a subsection of the section before it
+    is_subsection: bool = False  # whether this section is a subsection of the section before
 
 
 @dataclass(frozen=True, slots=True)

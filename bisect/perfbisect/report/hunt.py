@@ -1,4 +1,4 @@
-"""The document of a hunt: verdict, reason, candidates, costs; for a page also the drawings."""
+"""Composes the report of a hunt: verdict, reason, candidates and costs; for an HTML page also drawings."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -65,11 +65,9 @@ LEAST, LISTED = 3, 10  # a text lists LEAST functions, and up to LISTED function
 
 
 def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
-    """The report of a hunt. Only a page gives ``diff_of``, the function that returns a diff, and gets drawings."""
+    """The report of a hunt. For a page, ``diff_of`` returns a diff, and drawings are made; otherwise None."""
     hunt, settings, state = report.summary, report.settings, report.state
-    changes = [
-        section for position in range(len(report.changes)) for section in change_sections(report, position, diff_of)
-    ]
+    changes = [section for index in range(len(report.changes)) for section in change_sections(report, index, diff_of)]
     proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in report.proof_sentences.items())
     hosts = state.started.hosts if diff_of and state.started else ()
     narrowing: Iterable[Section] = ()
@@ -103,7 +101,7 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
 
 
 def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
-    """The names and values of the settings: range, builder, workload, host, …; empty settings are left out."""
+    """The names and values of the hunt's settings, such as range, builder and host; empty settings are left out."""
     settings, hunt, state = report.settings, report.summary, report.state
     size = extent(hunt.commits, hunt.candidates, hunt.merges)
     if settings.narrows:
@@ -150,7 +148,7 @@ def unfinished_hunt_sentences(report: HuntReport) -> Iterator[str]:
 
 
 def headline(report: HuntReport) -> str:
-    """The verdict in one line, if it names exactly one commit; otherwise ""."""
+    """The verdict in one line if it names exactly one commit, otherwise ""."""
     if len(report.changes) != 1 or report.summary.state != "found":
         return ""
     [change] = report.changes
@@ -159,7 +157,7 @@ def headline(report: HuntReport) -> str:
 
 
 def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iterator[Section]:
-    """The sections of a change that the verdict names: commit, reason and, if ``diff_of`` is given, drawings, runs,
+    """The sections about a change that the verdict names: commit, reason; if ``diff_of`` is given also drawings, runs,
     diff."""
     change, anchor, settings = report.changes[position], f"case-{position + 1}", report.settings
     commit, explanation = change.commit, change.explanation
@@ -197,7 +195,7 @@ def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -
 
 
 def issue_lines(report: HuntReport, change: NamedChange) -> Iterator[str]:
-    """The lines of a mail or an issue that reports a change."""
+    """The lines of a text that reports a change by mail or in an issue tracker."""
     settings, state, teller, step, commit = report.settings, report.state, report.wording, change.step, change.commit
     parent = change.parents[0].short_sha if change.parents else f"{commit.short_sha}^"
     host = host_line(state.started.hosts[0]) if state.started else settings.host
@@ -220,7 +218,7 @@ PAIRS = 40  # most pairs of runs that a text shows
 
 
 def pairs_table(pairs: Sequence[tuple[float, float]], metric: str) -> Table:
-    """A table of the latest pairs of runs of a commit and its parent: both values, their ratio, and a drawing."""
+    """A table of the latest pairs of runs (of a commit and of its parent): the two values, the ratio, and a drawing."""
     shown = pairs[-PAIRS:]
     values = [value for pair in shown for value in pair]
     rows = [
@@ -236,9 +234,9 @@ def pairs_table(pairs: Sequence[tuple[float, float]], metric: str) -> Table:
 
 
 def counter_tables(explanation: Explanation) -> Iterator[Table]:
-    """A table of the counters of culprit and parent, sorted by how far each change exceeds the noise.
+    """A table of the counters of the culprit and its parent; changes that exceed the noise most come first.
 
-    If perf counted only for a part of the time and extrapolated, this share of the time follows the counter's name.
+    If perf counted only in a part of the time, and extrapolated, this part is shown after the counter's name.
     """
     rows = []
     for counter in explanation.counters:
@@ -268,7 +266,7 @@ def counter_tables(explanation: Explanation) -> Iterator[Table]:
 def unknown_reason_sentences(
     change: NamedChange, counted: Mapping[str, tuple[float | None, float | None]]
 ) -> Iterator[str]:
-    """A sentence for each part of the explanation that was not measured or is not known."""
+    """A sentence for each part of the change's explanation that was not measured or is unknown."""
     yield from change.unknown_reasons
     absent = {name for name, sides in counted.items() if sides == (None, None)}
     absent -= {row.name for row in change.explanation.counters}
@@ -277,7 +275,7 @@ def unknown_reason_sentences(
 
 
 def function_cost_tables(explanation: Explanation) -> Iterator[Table]:
-    """For each sort of cost, a table of the functions whose costs differ most."""
+    """For each sort of cost (such as CPU time or waits), a table of the functions whose costs differ most."""
     for above, measured in titled_function_rows(explanation):
         rows = [
             row(
@@ -293,9 +291,9 @@ def function_cost_tables(explanation: Explanation) -> Iterator[Table]:
 
 
 def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
-    """The table of all candidates that were built, measured or skipped, oldest first; None if no candidate was.
+    """The table of the candidates that were built, measured or skipped, oldest first; None if there are none.
 
-    On a page, a commit's subject is beside its hash, otherwise in the last column.
+    The subject of a commit is beside its hash on a page, and in the last column of a text.
     """
     if not report.tested_commits:
         return None
@@ -333,7 +331,7 @@ def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
 
 
 def candidate_remarks(report: HuntReport) -> Iterator[str]:
-    """Remarks on candidates: unmeasured suspects, skips, stopped and additional runs, patches, equal binaries."""
+    """Remarks about candidates: suspects without runs, failures, stopped and further runs, patches, equal binaries."""
     measured = {sha for sha, _ in report.tested_commits}
     suspects = [suspect for suspect in report.suspects if not (report.state.verdict or suspect.commit.sha in measured)]
     if suspects:
@@ -354,18 +352,18 @@ def candidate_remarks(report: HuntReport) -> Iterator[str]:
 
 
 def skip_text(skip: SkipFacts) -> str:
-    """The stage in which a commit failed, so that it is skipped, and the reason."""
+    """The stage in which a skipped commit failed, and the reason."""
     return printable(f"{skip.stage}: {skip.reason}")
 
 
 def stopped_run_text(runs: Sequence[RunFacts]) -> str:
-    """A text about the first run that was stopped because it was slow; "" if no run was stopped."""
+    """A text about the first of ``runs`` that was stopped because it was slow; "" if none was stopped."""
     first = next((run for run in runs if run.slower_than), None)
     return stopped_run(first.slower_than, first.seconds) if first else ""
 
 
 def cost_sentences(report: HuntReport) -> Prose:
-    """Sentences about the cost of a hunt: its builds, runs and time; the used and unused builds of each build host."""
+    """Sentences about the cost of a hunt: builds, runs, time, and the builds of build hosts that were not measured."""
     costs = report.costs
     cached_share = cache_share(costs.hit_rate, costs.remote_rate)
     cache = f" ({cached_share})" if cached_share else ""

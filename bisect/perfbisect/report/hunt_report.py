@@ -1,4 +1,4 @@
-"""The data of a hunt's report: its row and settings in the history, its state, and values computed from these.
+"""The data of a hunt's report: the hunt's row and settings in the history, its state, and computed values.
 
 Text, Markdown, JSON and pages are made from a ``HuntReport``.
 """
@@ -47,7 +47,7 @@ UNKNOWN = 0.005  # a table mentions the share of a cost whose callers are unknow
 
 IN_DIFF = "SELECT id FROM sessions WHERE kind = 'hunt' AND about = ? ORDER BY id"  # the searches in the diff of a hunt's culprit
 COSTS = ("parent", "culprit", "difference", "share")
-TONES = {  # classification → class of its colour
+TONES = {  # classification of a commit → class of the colour
     Classification.BASELINE: "good",
     Classification.GOOD: "good",
     Classification.BAD: "bad",
@@ -64,7 +64,7 @@ NO_LINK: LinkOf = "".format  # "" for each commit
 
 @dataclass(frozen=True, slots=True)
 class SearchDecision:
-    """One decision: the belief, and the candidates that the search orders to be measured."""
+    """A decision of the search: its belief, and the candidates that are measured next."""
 
     probabilities: NDArray[np.float64]  # probability of each candidate
     ordered_candidates: tuple[int, ...]
@@ -72,7 +72,7 @@ class SearchDecision:
 
 @dataclass(frozen=True, slots=True)
 class NamedChange:
-    """A change that the verdict names, or that was proven before the verdict, with its reason."""
+    """A change that the verdict names, or that was proven before the verdict, and the measured reason of the change."""
 
     step: Step
     commit: Commit
@@ -93,7 +93,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class HuntCosts:
-    """The costs of a hunt. Rates are shares between 0 and 1; None if they are unknown."""
+    """The costs of a hunt. Rates are fractions between 0 and 1; an unknown rate is None."""
 
     builds: int  # number of builds, without reused builds
     build_seconds: float  # seconds of builds, with the fetching of shared builds
@@ -103,7 +103,7 @@ class HuntCosts:
     seconds: float  # seconds of all attempts
     ahead: "BuiltAhead | None" = None
     shared: int = 0  # builds that were taken from the shared builds
-    remote_rate: float | None = None  # share of ccache's hits that came from its remote store
+    remote_rate: float | None = None  # share of ccache's hits that came from the remote store
     incremental: int = 0  # builds in the tree of another build
 
 
@@ -121,7 +121,7 @@ class BuiltAhead:
 
 @dataclass(eq=False)
 class HuntReport:
-    """The report of a hunt. ``state`` has the range of the hunt, not the range of good and the merge base."""
+    """The data of a hunt's report. ``state`` has the range from good to bad, never from the merge base to good."""
 
     summary: SessionSummary
     settings: Settings
@@ -130,7 +130,7 @@ class HuntReport:
     describe: Describe = Commit  # describes the commits that the log does not describe
     link_of: LinkOf = NO_LINK  # returns a commit's page at a forge
     decisions: tuple[SearchDecision, ...] = ()  # the decisions about the range of the hunt, in order
-    shared_builds_text: str = ""  # the hunts with which it shares its builds, in words
+    shared_builds_text: str = ""  # the hunts with which the hunt shares builds, in words
     proof_sentences: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5, or hunt 13 → its sentences
 
     def commit(self, sha: str) -> Commit:
@@ -155,7 +155,7 @@ class HuntReport:
 
     @property
     def verdict_sentences(self) -> tuple[str, ...]:
-        """Sentences about the verdict and the remedy for commits that did not build; empty before the verdict."""
+        """Sentences about the verdict, and how commits that did not build could be built; empty before the verdict."""
         verdict = self.state.verdict
         return (*self.wording.sentences(verdict), *self.state.remedy) if verdict else ()
 
@@ -166,7 +166,7 @@ class HuntReport:
 
     @property
     def ends_are_measured(self) -> bool:
-        """Whether both ends were measured; before, the probabilities of the candidates are prior probabilities."""
+        """Whether both ends were measured. If not, the probabilities of the candidates are only prior probabilities."""
         return self.state.is_measured(self.state.commits[0]) and self.state.is_measured(self.state.commits[-1])
 
     @property
@@ -177,7 +177,7 @@ class HuntReport:
 
     @cached_property
     def changes(self) -> tuple[NamedChange, ...]:
-        """The changes that the verdict names, also changes for the better; before the verdict, the proven changes."""
+        """All changes that the verdict names, also improvements; before the verdict, the proven changes."""
         verdict = self.state.verdict
         changes = [*map(self._change, all_steps(verdict) if verdict else self.state.found)]
         if verdict and changes and not self.summary.origin:
@@ -206,14 +206,14 @@ class HuntReport:
 
     @property
     def named_diff_parts(self) -> tuple[DiffPart, ...]:
-        """The parts of a diff that a decided verdict names, or an undecided verdict suspects."""
+        """After `bisect narrow`, the parts of the diff that the verdict names or, if inconclusive, suspects."""
         verdict, added = self.state.verdict, self.state.started.parts if self.state.started else ()
         named = [step.candidate for step in all_steps(verdict)]
         nodes = verdict.candidates if isinstance(verdict, Inconclusive) else named
         return tuple(part for node in sorted(nodes) if 0 < node <= len(added) for part in added[node - 1])
 
     def typical_values(self, step: Step) -> dict[str, tuple[float | None, float | None]]:
-        """Metric → medians of the runs of a step's parents and of its commit; None if no run has the metric."""
+        """For each metric, the median of the parents' runs, and of the commit's runs; None if no run has the metric."""
         parent_runs = self.state.runs_of_equal_binaries(*(self.state.commits[parent] for parent in step.parents))
         culprit_runs = self.state.runs_of_equal_binaries(self.state.commits[step.candidate])
         exact_runs = self.state.runs_of_step(step, exact=self.settings.prior.exact)
@@ -234,17 +234,17 @@ class HuntReport:
 
     @property
     def tested_commits(self) -> list[tuple[str, TestedCommit]]:
-        """Each commit that was built, measured or skipped, oldest first, after the commits outside of the range."""
+        """Each commit that was built, measured or skipped, oldest first; commits outside of the range come first."""
         rows = sorted(self.state.tested.items(), key=lambda entry: self.state.node.get(entry[0], -1))
         return [(sha, row) for sha, row in rows if row.builds or row.runs or row.skip]
 
     def search_runs(self, row: TestedCommit) -> list[RunFacts]:
-        """The runs of a commit that the search uses: exact counts if the hunt counts exactly, else timed runs."""
+        """The runs of a commit that the search uses: exact counts if the hunt counts exactly, otherwise timed runs."""
         return [run for run in row.runs if bool(run.counted) is self.settings.prior.exact]
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """Possible culprits, most probable first; none if the verdict names the culprit, or an end is not measured."""
+        """Possible culprits, most probable first; empty if the verdict names the culprit or an end is unmeasured."""
         pairs: Sequence[tuple[float, int]] = ()
         if isinstance(verdict := self.state.verdict, Inconclusive):
             pairs = sorted(zip(verdict.probabilities, verdict.candidates, strict=True), reverse=True)
@@ -255,7 +255,7 @@ class HuntReport:
 
     @cached_property
     def advice_by_warning(self) -> dict[str, str]:
-        """Warning → advice; also for known build errors of commits that may be the culprit."""
+        """The advice for each warning. Known build errors of commits that may be the culprit are also warnings."""
         state, verdict = self.state, self.state.verdict
         texts = state.warnings | dict.fromkeys(state.belief.warnings if state.belief else (), "")
         subranges = verdict.unsettled if isinstance(verdict, Several) else ()
@@ -329,7 +329,7 @@ def read_hunt_report(history: History, hunt: int, describe: Describe = Commit, l
 
 
 def advice_by_known_error(state: SessionState, settings: Settings, path: Path, shas: Collection[str]) -> dict[str, str]:
-    """Warning → advice for each class of known errors: how many of ``shas`` have it, and the command that fixes it."""
+    """For each known build error, a warning with the number of ``shas`` that have it, and advice with a command."""
     classes: dict[str, list[SkipFacts]] = {}
     for sha, row in state.tested.items():
         if row.skip and row.skip.known and sha in shas:
@@ -344,7 +344,7 @@ def advice_by_known_error(state: SessionState, settings: Settings, path: Path, s
 
 
 def search_decisions(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[SearchDecision]:
-    """The decisions about the range ``commits``, without the decisions about good and the merge base."""
+    """The decisions of the search in the range ``commits``; decisions about the merge base and good are left out."""
     present: tuple[str, ...] = ()
     for event in events:
         match event:
@@ -359,7 +359,7 @@ def search_decisions(events: Sequence[Event], commits: tuple[str, ...]) -> Itera
 
 
 def shared_builds_text(history: History, hunt: int) -> str:
-    """The batch and the other hunts with which a hunt shares its builds, in words; "" if it shares no builds."""
+    """Words for the batch and the hunts that share builds with ``hunt``; "" if no hunt shares its builds."""
     batch = batch_of_one_process(history, hunt)
     if batch is None:
         return ""
@@ -368,12 +368,12 @@ def shared_builds_text(history: History, hunt: int) -> str:
 
 
 def is_skipped_by_user(row: TestedCommit) -> bool:
-    """Whether --skip left out a commit, so that it was never tried."""
+    """Whether perfbisect never built the commit, because of --skip."""
     return row.skip is not None and row.skip.stage == LEFT_OUT
 
 
 def titled_function_rows(explanation: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
-    """Titles and rows of function tables: waits if waiting is a reason, own costs, instructions; in readable units."""
+    """The titles and rows of the tables of functions: waits (if waiting is a reason), own costs, instructions."""
     unknown = f"; callers of {share(explanation.share_without_callers)} of the cost are unknown"
     unknown *= explanation.share_without_callers >= UNKNOWN
     for sort, of, unit, measured, note in (
@@ -395,6 +395,6 @@ def with_scaled_costs(row: FunctionRow, divisor: float) -> FunctionRow:
 
 
 def function_cost_cells(function: FunctionRow) -> tuple[str, ...]:
-    """Texts for COSTS: a function's cost in both builds, their difference, and its share of the whole difference."""
+    """The cells of the columns COSTS: a function's cost in each build, the difference, and its share of the total."""
     part = share(function.part) if function.part and function.beyond_noise else MISSING
     return figure(function.parent), figure(function.culprit), signed(function.difference), part

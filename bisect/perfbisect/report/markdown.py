@@ -1,4 +1,4 @@
-"""Renderers: a document as Markdown, to be pasted into an issue; its tables as CSV or TSV."""
+"""Renders a report as Markdown, for example for an issue tracker, and the tables of a report as CSV or TSV."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ def document_lines(document: Document) -> Iterator[str]:
 
 
 def section_lines(section: Section) -> Iterator[str]:
-    """The lines of a section: its title and its parts."""
+    """The lines of a section of a report: the title, and the parts (such as tables)."""
     if section.is_folded:
         yield from ("", f"<details><summary>{escaped(section.title)}</summary>")
     elif not section.hide_title:
@@ -43,7 +43,7 @@ def section_lines(section: Section) -> Iterator[str]:
 
 
 def part_lines(part: Part) -> Iterator[str]:
-    """The lines of a part."""
+    """The lines of a part of a section."""
     match part:
         case Prose(texts):
             yield from prose_lines(texts)
@@ -61,18 +61,18 @@ def part_lines(part: Part) -> Iterator[str]:
 
 
 def prose_lines(texts: Iterable[str]) -> Iterator[str]:
-    """A line for each text: for a sentence, or for an entry of a list."""
+    """A line for each text of ``texts``; a text is a sentence, or an entry of a list."""
     for text in texts:
         yield f"- {escaped(text.strip())}" if text.startswith("  ") else f"{escaped(text)}  "
 
 
 def fact_lines(section: Facts) -> Iterator[str]:
-    """A list of names and values."""
+    """The lines of a Markdown list of names and values."""
     return (f"- {escaped(name)}: {text if name == 'link' else escaped(text)}" for name, text in section.pairs)
 
 
 def table_lines(part: Table) -> Iterator[str]:
-    """The lines above a table, and the table. The columns are not padded with blanks, because a Markdown viewer aligns
+    """The texts above a table, and the table. Cells are not padded with blanks, because a Markdown viewer aligns
     columns."""
     yield from (f"{escaped(text)}  " for text in part.lines_above)
     if part.lines_above:
@@ -87,15 +87,15 @@ def table_lines(part: Table) -> Iterator[str]:
 
 
 def cell_text(cell: Cell) -> str:
-    """The text of a cell, in bold if the cell is a real difference, followed by the cell's note."""
+    """The text of a cell, in bold if the cell shows a real difference, then the note of the cell."""
     text = escaped(cell.text)
     text = f"**{text}**" if cell.tone else text
     return f"{text} {escaped(cell.note)}" if cell.note else text
 
 
 def delimited_lines(document: Document, delimiter: str) -> Iterator[str]:
-    """The lines of CSV or TSV: tables with headers, and the texts around the tables, separated by empty lines. Columns
-    of numbers are before columns of names.
+    """The report as lines of CSV or TSV: its tables with headers, and the texts around the tables, with empty lines
+    between them. In a table, columns of numbers come before columns of names.
     """
     blocks = [
         list(csv_rows(part))
@@ -112,7 +112,7 @@ def delimited_lines(document: Document, delimiter: str) -> Iterator[str]:
 
 
 def csv_rows(part: Part) -> Iterator[Sequence[str]]:
-    """The rows of CSV for a part of a report."""
+    """The CSV rows of a part of a report."""
     match part:
         case Prose(texts):
             yield from ([text] for text in texts)
@@ -129,7 +129,7 @@ def csv_rows(part: Part) -> Iterator[Sequence[str]]:
 
 
 def code_block_lines(lines: Iterable[str], language: str = "") -> Iterator[str]:
-    """Lines as a code block, with a fence longer than any in the lines."""
+    """The lines as a Markdown code block, whose fence is longer than any row of backticks in the lines."""
     body = list(lines)
     fence = "`" * max(3, _longest("\n".join(body)) + 1)
     yield f"{fence}{language}"
@@ -138,7 +138,8 @@ def code_block_lines(lines: Iterable[str], language: str = "") -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Markdown that shows ``text`` unchanged, on one line: no markup except code spans, no links, no mentions."""
+    """Markdown that shows ``text`` on one line as it is, without markup (except code spans), links or mentions of
+    users."""
     shown = printable(text)
     parts, end = [], 0
     for word in re.finditer(f"{SPAN.pattern}|{ACTIVE.pattern}", shown, re.IGNORECASE):
@@ -148,7 +149,7 @@ def escaped(text: str) -> str:
 
 
 def code_span(text: str) -> str:
-    """``text`` as a code span."""
+    """``text`` as a Markdown code span."""
     marks = "`" * (_longest(text) + 1)
     space = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{marks}{space}{text}{space}{marks}"

@@ -50,7 +50,7 @@ def hunt_profiles(events: Iterable[object]) -> HuntProfiles | None:
 
 
 def cost_by_stack(runs: Sequence[ProfileFacts]) -> dict[str, float]:
-    """Stack → its self cost per operation, over all runs of a build."""
+    """For each folded stack, its self cost per operation, over all runs of a build."""
     total = Counter[str]()
     for run in runs:
         total.update(run.stacks)

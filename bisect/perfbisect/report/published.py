@@ -1,5 +1,5 @@
-"""Reports as JSON, with the published keys; and the message about a session's end for the command that --notify
-names.
+"""Makes reports as JSON, whose keys are published; and the message about the end of a session for the command that
+--notify names.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def json_text(contents: dict[str, Any]) -> str:
 
 
 def hunt_object(report: HuntReport) -> dict[str, Any]:
-    """The report of a hunt in the form that `--json` prints; patches are replaced by their hashes."""
+    """The report of a hunt in the form that `--json` prints. The report has the hashes of patches, not the patches."""
     state, settings, verdict, number = report.state, report.settings, report.state.verdict, report.summary.id
     contents: dict[str, Any] = msgspec.to_builtins({
         "hunt": report.summary.as_json_object(),
@@ -117,7 +117,7 @@ def candidate_object(report: HuntReport, sha: str, row: TestedCommit) -> dict[st
     runs = len(report.search_runs(row))
     return {
         "commit": report.commit(sha),
-        "node": report.state.node.get(sha),  # position in the range, 0: the good end; None: outside of it
+        "node": report.state.node.get(sha),  # position in the range, 0: the good end; None: outside of the range
         "ratio": report.ratios_to_good.get(sha),
         "builds": len(row.new_builds),
         "build_seconds": row.build_seconds,
@@ -136,8 +136,8 @@ def candidate_object(report: HuntReport, sha: str, row: TestedCommit) -> dict[st
 
 
 def phase_entry(builds: Sequence[BuildFacts]) -> dict[str, Any]:
-    """The entry "phases" with the seconds of each phase of the builds; empty if the phases are unknown, as in logs of
-    earlier versions.
+    """A dict with the entry "phases", which has the seconds of each phase of the builds. The dict is empty if the
+    phases are unknown, as in logs of earlier versions of perfbisect.
     """
     return {"phases": seconds} if (seconds := seconds_by_phase(builds)) else {}
 
@@ -180,7 +180,7 @@ def drop_hunt_object(state: SessionState, drop: DropHunt) -> dict[str, Any]:
 
 
 def noise_object(trial_state: SessionState) -> dict[str, Any]:
-    """The result of an A/A; entries are None, or empty lists, if there are too few runs."""
+    """The result of an A/A test (a build compared with itself). Values that need more runs are None or empty lists."""
     estimate, pairs = noise.noise_of_trial(trial_state), noise.noise_of_paired_runs(trial_state)
     return {
         "noise": estimate,
@@ -204,7 +204,8 @@ def proof_object(proof: SessionState) -> dict[str, Any]:
 
 
 def session_end_json(history: History, session_id: str, failure: str = "", page: str = "") -> str | None:
-    """The JSON text about a hunt (12) or a trial (c3) that has ended, with a result or by the error ``failure``.
+    """The JSON text for --notify about a hunt (such as 12) or a trial (such as c3) that has ended: with a result, or
+    with the error ``failure``.
 
     ``page`` is the path of the session's HTML page, if a page was written. The result is None if the session was
     interrupted and can be resumed.
@@ -218,10 +219,8 @@ def session_end_json(history: History, session_id: str, failure: str = "", page:
         title = f"{listed.builder} {' '.join(listed.workloads)} {listed.good}..{listed.bad}"
     else:
         session = history.trial(session_id)
-        contents, sentences = (
-            trial_object(session),
-            [*proof_sentences(session)] if listed.kind == TrialType.PROVE else [],
-        )
+        contents = trial_object(session)
+        sentences = [*proof_sentences(session)] if listed.kind == TrialType.PROVE else []
         if not sentences:  # not a proof: the tables of the comparison are its sentences
             sentences = [str(line) for line in document_lines(trial.document(session, detailed=False), header=False)]
         sentences = [] if listed.failure else sentences

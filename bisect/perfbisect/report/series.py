@@ -98,10 +98,8 @@ def series_sections(trial: SessionState) -> Iterator[Section]:
     reasons: dict[str, list[str]] = {}
     for name, reason in requested_series(trial).left_out:
         reasons.setdefault(reason, []).append(name)
-    omitted = tuple(
-        f"Omitted from {requested_series(trial).text}: {', '.join(names)} ({reason})."
-        for reason, names in reasons.items()
-    )
+    requested = requested_series(trial).text
+    omitted = tuple(f"Omitted from {requested}: {', '.join(names)} ({reason})." for reason, names in reasons.items())
     yield Section("Omitted releases", (Prose(omitted),), hide_title=True)
     tables = [level_table(trial, lines), *([step_table(trial, lines)] if any(line.steps for line in lines) else [])]
     yield Section(
@@ -176,7 +174,7 @@ class ImportedLine:
     """The line of a series that was measured elsewhere."""
 
     line: SpeedLine
-    commits: Sequence[str]  # oldest first, as they are printed
+    commits: Sequence[str]  # commits as they are printed, oldest first
     metric: str  # "rate" or "cost"
     measurement_options: Sequence[str]  # options of the hunts
 
@@ -184,12 +182,8 @@ class ImportedLine:
         """The words of the command that hunts for a step."""
         worse, least = makes_worse(step, self.metric), abs(step.size.middle - 1)
         hunt = SuggestedHunt(step.first, step.last, worse, (self.line.work,), least)
-        return hunt_argv(
-            hunt,
-            self.commits,
-            self.metric,
-            [word.replace("{series}", self.line.work) for word in self.measurement_options],
-        )
+        options = [word.replace("{series}", self.line.work) for word in self.measurement_options]
+        return hunt_argv(hunt, self.commits, self.metric, options)
 
     def sentence(self) -> str:
         """A line about the series: its commits, its scatter, the readings that were left out, and its steps."""
@@ -219,15 +213,8 @@ def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
             names = entry.commits
             within = f"{names[step.first]}–{names[step.last]}"
             how = "worse" if makes_worse(step, entry.metric) else "better"
-            cells = (
-                names[step.before],
-                names[step.after],
-                within,
-                ratio(step.size),
-                how,
-                chance(step.chance),
-                entry.line.work,
-            )
+            before, after = names[step.before], names[step.after]
+            cells = (before, after, within, ratio(step.size), how, chance(step.chance), entry.line.work)
             rows.append(tuple(map(printable, cells)))
             hunts.append(f"    {shell_words(entry.hunt_argv(step))}")
     if rows:
@@ -254,7 +241,9 @@ def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
     low, high = line_scale_ends(measured)
     scale = Scale(low, high, logarithmic=True)
     wide = max(map(len, names))
-    head = in_width(decimals(low, 2), WIDE // 2, right=False) + in_width(decimals(high, 2), WIDE - WIDE // 2, right=True)
+    head = in_width(decimals(low, 2), WIDE // 2, right=False) + in_width(
+        decimals(high, 2), WIDE - WIDE // 2, right=True
+    )
     yield f"{' ' * (wide + 9)}{head}"
     since = {step.after: step for step in line.steps}
     for number, (name, value) in enumerate(zip(names, line.ratios, strict=True)):
@@ -317,14 +306,12 @@ def night_sentences(trial: SessionState) -> Iterator[str]:
     if trouble := request.subjects[-1].trouble:
         yield printable(f"{tip} cannot be built, so it is not measured: {trouble}")
         return
-    failures = {
-        request.works[skip.work].name: skip.facts.reason for skip in trial.skips if skip.subject == len(earlier)
-    }
+    reasons = {request.works[skip.work].name: skip.facts.reason for skip in trial.skips if skip.subject == len(earlier)}
     ratios = {row.work: row.ratios[-1] for row in compare_builds(trial, request.metric) if earlier}
     for name in (work.name for work in request.works):
         sentence, comparison = "has too few rounds", ratios.get(name)
-        if name in failures:
-            sentence = f"fails: {failures[name]}"
+        if name in reasons:
+            sentence = f"fails: {reasons[name]}"
         elif not earlier:
             sentence = "is the first tip of the series, so it has no ratio yet"
         elif comparison and comparison.interval:
@@ -377,9 +364,8 @@ def branch_document(trial: SessionState, branch: BranchLine, page_name: Callable
         former, since, _, size = step_cells(trial, step)
         outcome_cell = Cell(outcome, link=page_name(hunt.hunt) if hunt and hunt.culprit else "")
         rows.append(Row((former, since, size, outcome_cell, Cell(line.work))))
-    table = Table(
-        ("after", "since", "ratio (95 %)", "commit", "workload"), tuple(rows), ("after", "since"), numbers_first=True
-    )
+    head = ("after", "since", "ratio (95 %)", "commit", "workload")
+    table = Table(head, tuple(rows), ("after", "since"), numbers_first=True)
     return Document(
         session=f"Branch {printable(request.branch)}",
         subject=f"{request.builder} {', '.join(work.name for work in request.works)}",

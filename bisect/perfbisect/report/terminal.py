@@ -110,8 +110,8 @@ def table_lines(part: Table, width: int | None) -> list[str]:
 
 
 def benchmark_table_lines(part: Table) -> "Iterator[Text]":
-    """The lines of a table with ``numbers_first``. Numbers are coloured, aligned to the right and followed by their
-    notes; the name of the row is at the end."""
+    """The lines of a table whose rows begin with their numbers (``numbers_first``). Numbers are coloured, aligned to
+    the right and followed by their notes; the name of the row is at the end."""
     from rich.text import Text
 
     rows = [tuple(Cell(printable(title)) for title in part.head[:-1]), *(row.cells for row in part.rows)]

@@ -237,9 +237,8 @@ def plotted_ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
             interval = ratio.interval if ratio else None
             shown, rounds = (decimals(ratio.ratio, 3), ratio.rounds) if ratio else (MISSING, 0)
             cells = row(comparison.work, subject.name, shown, low_to_high(interval), str(rounds)).cells
-            drawn_rows.append(
-                Row(cells, interval, TONES[better_or_worse(ratio, trial.request.metric) if ratio else ""])
-            )
+            tone = TONES[better_or_worse(ratio, trial.request.metric) if ratio else ""]
+            drawn_rows.append(Row(cells, interval, tone))
     above = (f"{metric_title(trial.request.metric)} with 95 % intervals from paired rounds.",)
     head = ("workload", "build", "ratio", "95 %", "rounds")
     return Table(head, tuple(drawn_rows), head[2:], above, "ratios", "ratio to the first build", ("95 %", "rounds"))

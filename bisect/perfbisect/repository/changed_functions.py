@@ -1,13 +1,13 @@
-"""The functions that a commit changes, by the lines that its diff removes or adds in source code.
+"""Finds the functions that a commit changes, from the lines of source code that its diff removes or adds.
 
 Functions of removed lines are looked up in the files of the parent, functions of added lines in the files of the
-commit. A function has only moved if its text is equal on both sides except for comments and white space. A changed
-function that no profile contains may be inlined into its callers. Therefore the whole tree of the commit is searched
-for functions that contain the name of this changed function. If no profile contains a caller that was found, the tree
-is also searched for the callers of this caller.
+commit. A function whose text differs only in comments and white space between parent and commit counts as unchanged. If
+no profile contains a changed function, the function may be inlined into its callers. Therefore the whole tree of the
+commit is searched for callers, which are functions whose bodies contain the name of the changed function. If no profile
+contains a caller, the tree is also searched for the callers of this caller.
 
-The changed files are read from git by the hashes of their contents, because a path may have any form; symbolic links
-are ignored.
+The changed files are read from git by the hashes of their contents, because a path may contain any characters. Symbolic
+links are ignored.
 """
 
 import re
@@ -33,7 +33,7 @@ Lines = tuple[tuple[str, str, str], ...]
 LINES, LONGEST = 3, 100  # most lines outside of functions that are quoted, and most characters of a line
 BESIDE = re.compile(r"(?i)(?:^|/)(?:docs?|[\w-]*tests?)/|\.(?:md|rst|txt)$|changelog")
 SEARCHED = 60  # most files in which callers are searched, at each step
-STEPS = 3  # steps from a function to its callers
+STEPS = 3  # most steps from a changed function to callers, callers of callers, …
 NAMES = 40  # most functions whose callers are searched, at each step
 MACRO = re.compile(r"[A-Z_0-9]+")  # looks like a function but is none: TEST_F(Page, Insert) { … }
 
@@ -47,7 +47,8 @@ FAILED = f"Universal Ctags failed, {BY_HUNKS}, which are approximate."
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """A source file that differs, with the hashes of both contents; "" for a side without the file."""
+    """A source file that differs between parent and commit, with the hashes of its contents in both; the hash is "" if
+    the file does not exist."""
 
     path: str
     before: str
@@ -56,7 +57,8 @@ class ChangedFile:
 
 @dataclass(frozen=True, slots=True)
 class HunkLines:
-    """The first and last lines of a hunk on both sides; the last is before the first if a side has no lines."""
+    """The numbers of the first and the last line of a hunk, in the parent and in the commit. If the hunk has no lines
+    in one of them, the last number is lower than the first number."""
 
     before: tuple[int, int]
     after: tuple[int, int]
@@ -64,10 +66,9 @@ class HunkLines:
 
 
 def changed_functions(repo: Repository, parent: str, commit: str, profiled: Collection[str] = ()) -> ChangeFacts:
-    """The changes of a commit, by functions; ``profiled`` are the names of functions in profiles.
+    """The functions and lines that a commit changes; ``profiled`` are the names of the functions in profiles.
 
-    If ``profiled`` is missing, callers are not searched for. Raises EnvironmentFailure if the repository lacks a
-    commit.
+    If ``profiled`` is empty, callers are not searched for. Raises EnvironmentFailure if the repository lacks a commit.
     """
     files, paths, notes = changed_sources(repo, parent, commit)
     old_texts = file_texts(repo, {file.path: file.before for file in files if file.before})
@@ -107,8 +108,8 @@ def changed_functions(repo: Repository, parent: str, commit: str, profiled: Coll
 
 
 def functions_made_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[ChangedFile]) -> list[str]:
-    """The functions whose bodies come from one of ``files``: a source file includes the file, and defines one of
-    ``macros`` as the name of the function.
+    """The functions whose bodies are in one of ``files`` under a macro's name: another source file includes the file,
+    and defines one of ``macros`` as the name of the function.
     """
     included = re.compile(rf"#\s*include.*(?:{'|'.join(re.escape(PurePosixPath(file.path).name) for file in files)})")
     texts_of = {name: search.sources_containing([name]).values() for name in macros}
@@ -120,8 +121,8 @@ def functions_made_by_macros(search: "CallerSearch", macros: Iterable[str], file
 
 def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[str], skip_others: bool) -> Lines:
     """The replaced lines of a small change, as (path, old line, new line). The result is empty if the lines are too
-    many or too long. If a file has changes other than replaced lines, the file is left out if ``skip_others`` is true;
-    otherwise the result is empty.
+    many or too long. If a file has other changes than replaced lines, and ``skip_others`` is true, the file is left
+    out. If ``skip_others`` is false, the result is empty.
     """
     pairs: list[tuple[str, str, str]] = []
     for path in (path for path in paths if not BESIDE.search(path)):
@@ -140,14 +141,15 @@ def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[s
 
 
 def differs_in_comments_only(old: Sequence[str], new: Sequence[str], hash_comments: bool) -> bool:
-    """Whether two texts differ only in white space and comments: of C or, with ``hash_comments``, after a hash."""
+    """Whether two texts differ only in white space and in comments. Comments are C comments, or, if ``hash_comments``
+    is true, comments that begin with "#"."""
     hashed = hash_comments and all(row.lstrip().startswith("#") for row in chain(old, new))
     return hashed or stripped_code("\n".join(old)) == stripped_code("\n".join(new))
 
 
 def changed_sources(repo: Repository, parent: str, commit: str) -> tuple[list[ChangedFile], tuple[str, ...], list[str]]:
-    """The source files that differ between two commits, at most NAMED_FILES paths that differ, and sentences about
-    omitted files.
+    """Three lists: the source files that differ between two commits; at most NAMED_FILES paths of any files that
+    differ; and sentences about differing source files that were left out.
     """
     raw = iter(git(repo, "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS, parent, commit).split("\0"))
     files, paths, notes, modules = [], list[str](), [], False
@@ -178,7 +180,7 @@ def changed_sources(repo: Repository, parent: str, commit: str) -> tuple[list[Ch
 
 
 def object_sizes(repo: Repository, hashes: Sequence[str]) -> list[int]:
-    """The sizes of objects, in bytes, by git's names for objects; 0 for a missing object."""
+    """The sizes, in bytes, of the git objects with these ``hashes``; 0 for a missing object."""
     return [header[2] if header else 0 for header in object_headers(repo, hashes)]
 
 
@@ -209,8 +211,8 @@ def function_in_hunk_header(scope: str) -> str:
 def functions_with_changed_text(
     hunks: Mapping[str, Sequence[HunkLines]], *sides: tuple[Mapping[str, str], Mapping[str, Sequence[Definition]]]
 ) -> Iterator[str]:
-    """The functions that hunks touch and whose code differs. ``sides`` has the texts of files and the functions in
-    them: first for the parent, then for the commit.
+    """The functions that overlap a hunk and whose code differs. ``sides`` has two entries, for the parent and for the
+    commit: the texts of the files, and the functions in these files.
     """
     touched: dict[str, None] = {}
     bodies: list[dict[str, Counter[str]]] = []
@@ -241,7 +243,7 @@ def stripped_code(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallerSearch:
-    """The search for callers in the tree of a commit."""
+    """Searches the tree of a commit for the callers of functions."""
 
     repo: Repository
     commit: str
@@ -249,10 +251,9 @@ class CallerSearch:
     first: Collection[str]  # paths that are searched before others
 
     def callers(self, functions: Sequence[str], macros: Collection[str]) -> tuple[dict[str, tuple[str, ...]], int]:
-        """Maps functions to their callers, for ``functions`` and for callers that no profile contains.
+        """Two values. The first maps each of ``functions``, and each caller that no profile contains, to its callers.
 
-        The second returned value is the number of functions whose callers were not searched, because there are too
-        many.
+        The second is the number of functions whose callers were not searched for, because there are too many functions.
         """
         profiled_names = {scope_and_name(name)[1] for name in self.profiled}
         callers_of: dict[str, tuple[str, ...]] = {}
@@ -271,7 +272,7 @@ class CallerSearch:
         return {name: names for name, names in callers_of.items() if names}, len(dropped - callers_of.keys())
 
     def direct_callers(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
-        """Maps each function to the functions whose bodies name it."""
+        """Maps each of ``functions`` to the functions whose bodies contain its name."""
         full_names: dict[str, list[str]] = defaultdict(list)
         for name in functions:
             full_names[scope_and_name(name)[1]].append(name)

@@ -1,9 +1,11 @@
-"""Commits as users name and read them: commits of releases, revisions and sets; descriptions, changed paths and diffs.
+"""Finds the commits that users name (releases, revisions, ranges), and reads descriptions, changed paths and diffs of
+commits.
 
-Releases are named by tags. ``proposed_range`` chooses the range of commits to try first. ``releases_in_range`` has the
-releases from one to another for `bisect compare --each-release 8.0.20..8.0.40`, ordered by version, not by date (8.0.9,
-8.0.10, 8.1.0). The releases belong to one line of development: the last release contains all their commits. A fix of an
-older branch is not among these releases: if 3.41.1 was made on a branch, it is no predecessor of 3.42.0.
+Releases are named by tags. ``proposed_range`` chooses the range of commits to try first. ``releases_in_range`` finds
+all releases from a first to a last release for `bisect compare --each-release 8.0.20..8.0.40`, ordered by version, not
+by date (8.0.9, 8.0.10, 8.1.0). The releases belong to one line of development: the last release contains all their
+commits. A release of an older branch is left out: 3.42.0 does not contain the commits of 3.41.1 if 3.41.1 was made on a
+branch.
 """
 
 import re
@@ -90,7 +92,7 @@ def refs_with_subjects(repo: Repository) -> dict[str, str]:
 
 
 def possible_tags(version: str, release_tags: Sequence[str]) -> list[str]:
-    """The possible tags of a release, by the recipe's patterns of tags."""
+    """The names that the tag of a release can have, one for each of the recipe's patterns of tags."""
     return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]
 
 
@@ -110,7 +112,7 @@ def commits_of_names(repo: Repository, names: Sequence[str]) -> list[str | None]
 
 
 def describe_commit(repo: Repository, commit: str) -> Commit:
-    """One commit, given by its full hash. Fields are empty if the commit object lacks them."""
+    """The description of a commit with a full hash. Fields are empty if the commit object lacks them."""
     shown = git(repo, "rev-list", "--max-count=1", "--no-commit-header", "--format=%H%x00%cs%x00%an%x00%s", commit)
     sha, date, author, subject = shown.rstrip("\n").split("\0")
     return Commit(sha, date if re.match(r"\d", date) else "", _shortened(author), _shortened(subject))
@@ -149,7 +151,8 @@ def commits_touching(
 ) -> dict[str, frozenset[str]]:
     """For each path (a folder, a file or one of git's globs) the commits (full hashes) of good..bad that change it.
 
-    A merge is included if it differs from all of its parents; along first parents, if it differs from its first parent.
+    A merge is included if it differs from all of its parents; with ``first_parent``, it is included if it differs from
+    its first parent.
     """
     walk = ["rev-list", "--full-history", *(["--first-parent"] if first_parent else []), bad, f"^{good}", "--"]
     return {path: frozenset(git(repo, *walk, f":(top,glob){path}").split()) for path in paths}
@@ -166,7 +169,7 @@ class Diff:
     """A unified diff; if the diff is too large, only the diffs of the smallest files."""
 
     text: str
-    left_out: int  # number of files
+    left_out: int  # number of files that are left out
 
 
 def unified_diff(repo: Repository, before: str, after: str) -> Diff:
@@ -187,8 +190,8 @@ def unified_diff(repo: Repository, before: str, after: str) -> Diff:
 
 
 def changed_line_counts(repo: Repository, before: str, after: str) -> dict[str, int]:
-    """Path → numbers of added and removed lines; 0 for binary files. git accepts the returned paths as arguments,
-    whatever bytes they contain.
+    """For each changed path, the numbers of added and removed lines, which are 0 for binary files. git accepts the
+    returned paths as arguments, whatever bytes they contain.
     """
     text = git(repo, "diff-tree", "-r", "-z", "--numstat", *OPTIONS, before, after, errors="surrogateescape")
     sizes = {}
@@ -259,7 +262,8 @@ def releases_by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
 
 
 def proposed_range(repo: Repository) -> ProposedRange:
-    """The last two releases, one an ancestor of the other if possible; or the last commits if there are no tags.
+    """The range between the last two releases (if possible, one is an ancestor of the other), or the last commits if
+    there are no tags.
 
     Raises UsageError if the repository has no commit, or only one.
     """
@@ -289,7 +293,7 @@ def proposed_range(repo: Repository) -> ProposedRange:
 
 
 def tags_of_commits(repo: Repository, *selection: str) -> list[Tag]:
-    """The tags of commits. The names and dates contain no blanks."""
+    """The tags that point to commits. ``selection`` are options of ``git for-each-ref``."""
     listed = git(repo, "for-each-ref", "--format=%(creatordate:unix) %(refname:strip=2)", *selection, "refs/tags")
     rows = (line.partition(" ") for line in listed.splitlines())
     tags = [Tag(name, int(seconds or 0)) for seconds, _, name in rows]
@@ -317,8 +321,8 @@ class ReleaseRange:
 
 
 def releases_in_range(repo: Repository, text: str, release_tags: Sequence[str]) -> ReleaseRange:
-    """The releases from A to B, both included, of ``A..B``; tags are matched by the recipe's patterns, or if it has
-    none, by patterns found in the tags.
+    """The releases from A to B, both included; ``text`` is ``A..B``. Tags are matched by the recipe's patterns; if the
+    recipe has no patterns, by a pattern that is derived from the tags.
 
     Raises UsageError if an end is no release, or if the first release is not older than the last.
     """

@@ -1,8 +1,8 @@
 """Finds the functions of source files with Universal Ctags, an optional program that prints where functions begin and
 end.
 
-Ctags reads texts of any origin safely: the texts are in a separate folder under names that this module makes, ctags
-reads no configuration and starts no program, and its time is limited.
+The source files may come from anyone, so ctags is run safely: the files are in a separate folder under names that this
+module makes, ctags reads no configuration and starts no program, and its time is limited.
 """
 
 import json
@@ -54,9 +54,10 @@ def is_source(path: str) -> bool:
 
 @cache
 def universal_ctags(search_path: str | None = None) -> str | None:
-    """The path of Universal Ctags in ``search_path``, a value of PATH (None: the present value); None if not installed.
+    """The path of the program Universal Ctags, searched for in ``search_path``, by default the environment variable
+    PATH; None if the program is not installed.
 
-    Other programs named ctags do not print where functions end.
+    Other programs with the name ctags are ignored, because they do not print where functions end.
     """
     searched = isolated_environment().get("PATH", "") if search_path is None else search_path
     for name in PROGRAMS:
@@ -71,12 +72,12 @@ def universal_ctags(search_path: str | None = None) -> str | None:
 def functions_in_files(
     texts: Mapping[str, str], ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None
 ) -> Mapping[str, Sequence[Definition]] | None:
-    """The functions of source files (path → text) in order of lines; None if ctags is missing, fails, or takes too
-    long.
+    """The functions of each source file, sorted by line; None if ctags is missing, fails, or takes too long. ``texts``
+    maps the path of each source file to its text.
 
-    After a macro that ctags does not understand, ctags can miss all functions in the rest of the file. Therefore, if a
-    range of lines in ``ranges`` (path → first and last lines) is in no function, ctags also reads an excerpt of the
-    file that begins after the last function before this range.
+    After a macro that ctags does not understand, ctags can miss all functions in the rest of the file. ``ranges`` maps
+    paths to ranges of lines that must be searched well. If no function contains a range, ctags also reads an excerpt of
+    the file, which begins after the last function before this range.
     """
     functions = _tagged_functions(texts)
     if not functions or not ranges:
@@ -138,8 +139,8 @@ def _tagged_functions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definit
 
 
 def functions_in_output(output: str, path_by_file: Mapping[str, str]) -> Mapping[str, Sequence[Definition]]:
-    """The functions in the output of ctags, which has a JSON object per line; ``path_by_file`` maps ctags' names to
-    paths."""
+    """The functions in the output of ctags, in which each line is a JSON object; ``path_by_file`` maps the file names
+    in the output to paths of the repository."""
     functions: dict[str, list[Definition]] = {path: [] for path in path_by_file.values()}
     for line in output.splitlines():
         try:

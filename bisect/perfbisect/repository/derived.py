@@ -295,9 +295,8 @@ def apply_patch(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
 def paths_of_patch(bare: Path, name: str, content: bytes) -> list[str]:
     """The paths that a patch changes. Raises UsageError if ``content`` is no patch."""
     text = content.decode(errors="surrogateescape")
-    done = run_git(
-        [f"--git-dir={bare}", "apply", "--numstat", "-z"], bare, isolated_environment(), text, errors="surrogateescape"
-    )
+    command = [f"--git-dir={bare}", "apply", "--numstat", "-z"]
+    done = run_git(command, bare, isolated_environment(), text, errors="surrogateescape")
     if done.returncode:
         raise UsageError(
             f"git cannot read the patch {name}: {apply_failure_reason(done.stderr)}.",

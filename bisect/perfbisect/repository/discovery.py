@@ -1,11 +1,12 @@
-"""Finds the repository at a path, and downloads files into the user's cache: the repository of a recipe, and archives.
+"""Finds the repository at a path, clones the repository of a recipe into the user's cache, and downloads archives into
+this cache.
 
-git refuses a repository of another user that ``safe.directory`` does not allow, but only if git itself finds the
-repository, not with the option ``--git-dir``. So perfbisect first asks git, without this option, for the path of the
-repository.
+git refuses a repository of another user unless ``safe.directory`` allows it. But git makes this check only if git
+itself searches for the repository, not if the option ``--git-dir`` names it. So perfbisect first asks git, without
+``--git-dir``, for the path of the repository.
 
 A recipe gives the checksum of each archive. An interrupted download is continued. A downloaded file gets its final name
-only after its checksum was found to be right.
+only after a check of its checksum.
 """
 
 import fcntl
@@ -48,12 +49,12 @@ _READ = {  # file or setting → a git command that only tests whether git can r
 
 
 def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow: bool = False) -> Repository:
-    """The repository at ``path`` or in a folder above it, bare or not.
+    """The repository at ``path`` or in a folder above ``path``. The repository may be bare.
 
-    A path for which ``is_named_by_user`` is true, because the user gave it, may be a bare repository even if git's
-    setting ``safe.bareRepository`` is "explicit". Raises UsageError if there is no repository, for a shallow clone
-    unless ``allow_shallow``, and for a path that is not UTF-8; EnvironmentFailure if git refuses the repository, for
-    instance another user's.
+    ``is_named_by_user`` says that the user has named the path; the path may then be a bare repository even if git's
+    setting ``safe.bareRepository`` is "explicit". Raises UsageError if there is no repository, if the repository is a
+    shallow clone and ``allow_shallow`` is false, or if the path is not UTF-8. Raises EnvironmentFailure if git refuses
+    the repository, for instance because it belongs to another user.
     """
     _check_is_utf8(path)
     folder = path.expanduser()
@@ -66,9 +67,8 @@ def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow:
     for reads, arguments in _READ.items():
         run_git([f"--git-dir={git_dir}", NO_WORK_TREE, *arguments], git_dir, local_environment(), may_wait_for=reads)
     of_it = ["rev-parse", "--is-shallow-repository", "--show-object-format", "--git-path", "objects"]
-    is_shallow, object_format, objects = _git_answer(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it]).split(
-        "\n", 2
-    )
+    answer = _git_answer(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it])
+    is_shallow, object_format, objects = answer.split("\n", 2)
     if is_shallow == "true" and not allow_shallow:
         raise UsageError(
             f"{path} is a shallow clone: a part of its history is missing.",
@@ -76,9 +76,8 @@ def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow:
         )
     # git before 2.29, which has only sha1, prints the unknown option itself.
     object_format = "sha1" if object_format.startswith("--") else object_format
-    return Repository(
-        git_dir, (git_dir / objects.removesuffix("\n")).resolve(), object_format, _work_tree(folder, git_dir)
-    )
+    object_folder = (git_dir / objects.removesuffix("\n")).resolve()
+    return Repository(git_dir, object_folder, object_format, _work_tree(folder, git_dir))
 
 
 def is_partial_clone(repo: Repository) -> bool:
@@ -88,8 +87,8 @@ def is_partial_clone(repo: Repository) -> bool:
 
 
 def _work_tree(folder: Path, git_dir: Path) -> Path | None:
-    """The work tree that contains ``folder``; None if there is none, or if it does not belong to ``git_dir``, because
-    ``core.worktree`` may name any folder.
+    """The work tree that contains ``folder``; None if no work tree contains it, or if the work tree does not belong to
+    ``git_dir``. The check is needed because ``core.worktree`` may name any folder.
     """
     done = run_git(["rev-parse", "--show-toplevel"], folder, local_environment(), errors="surrogateescape")
     top = Path(done.stdout.removesuffix("\n"))
@@ -124,7 +123,8 @@ def _git_answer(folder: Path, arguments: list[str]) -> str:
 def has_uncommitted_changes(repo: Repository) -> bool:
     """Whether the user's checkout has uncommitted changes of tracked files; False without a checkout.
 
-    Filters (``filter.NAME.clean``) are programs, which are not run, so a file with a filter counts as unchanged.
+    Filters (``filter.NAME.clean``) are not run, because they are programs that the repository could choose. So a file
+    with a filter counts as unchanged.
     """
     if repo.work_tree is None:
         return False
@@ -160,13 +160,13 @@ def clone_path(builder: str) -> Path:
 def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Progress | None = None) -> Path:
     """The path of a local bare clone of the recipe's repository.
 
-    The clone is fetched again if one of ``revisions`` is missing, or is a branch, which may have moved. Raises
-    UsageError if the recipe names no repository, EnvironmentFailure if the repository cannot be reached.
+    The clone fetches new commits if one of ``revisions`` is missing in the clone, or is a branch, because the branch
+    may have moved. Raises UsageError if the recipe names no repository, and EnvironmentFailure if the repository cannot
+    be reached.
     """
     if not builder.repository:
-        raise UsageError(
-            f"Builder {builder.name} has no URL of a repository.", "Give a local clone with --repo FOLDER."
-        )
+        text = f"Builder {builder.name} has no URL of a repository."
+        raise UsageError(text, "Give a local clone with --repo FOLDER.")
     path = clone_path(builder.name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # git stores the address, which may contain a password
     with download_lock(path.with_suffix(".lock")):
@@ -182,15 +182,15 @@ def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Pr
         elif _needs_fetch(path, builder, revisions):
             fetch = [f"--git-dir={path}", "fetch", "--progress", "--prune", "--no-tags", "--no-write-fetch-head"]
             _run_git_with_progress(f"{url} cannot be fetched", [*fetch, "--", url, *REFS], progress)
-            _run_git_with_progress(
-                f"{path} cannot be written", [f"--git-dir={path}", "config", "remote.origin.url", url], None
-            )
+            arguments = [f"--git-dir={path}", "config", "remote.origin.url", url]
+            _run_git_with_progress(f"{path} cannot be written", arguments, None)
     return path
 
 
 @contextmanager
 def download_lock(lock: Path) -> Iterator[None]:
-    """A lock between processes: a second process waits for the download of the first process."""
+    """A lock that only one process can hold, so that a second process waits until the download of the first process has
+    ended."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -222,11 +222,11 @@ SILENCE = 60.0  # seconds without a byte after which a download has failed
 
 
 def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int], None, Path]:
-    """The path of the file with the checksum ``sha256``, from the cache or from ``address``; yields (finished
-    megabytes, all megabytes) during a download.
+    """The path of the file with the checksum ``sha256`` in the cache. If the file is missing, it is downloaded from
+    ``address``. During the download, yields pairs (downloaded megabytes, megabytes of the whole file).
 
-    Raises EnvironmentFailure, with the command that copies the file into the cache, if the file cannot be downloaded or
-    has another checksum.
+    Raises EnvironmentFailure if the file cannot be downloaded or has another checksum; the advice is the command by
+    which the user can copy the file into the cache.
     """
     from http.client import HTTPException
 
@@ -252,9 +252,10 @@ def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int],
 
 
 def _download_rest(address: str, sha256: str, partial: Path) -> Generator[tuple[int, int], None, str]:
-    """Download the missing rest of the file at the address into ``partial``, and return the checksum of ``partial``.
+    """Download the bytes of the file at ``address`` that ``partial`` still lacks, append them to ``partial``, and
+    return its checksum.
 
-    Raises OSError, HTTPException or ValueError if the server sends no more bytes, or sends something other than the
+    Raises OSError, HTTPException or ValueError if the download stops, or if the server sends other contents than the
     file.
     """
     from http.client import REQUESTED_RANGE_NOT_SATISFIABLE, HTTPException
@@ -275,7 +276,7 @@ def _download_rest(address: str, sha256: str, partial: Path) -> Generator[tuple[
                 raise
         if (digest := _file_sha256(partial)) == sha256 or not size:
             return digest
-        partial.unlink()  # start again: the beginning may be of another file
+        partial.unlink()  # the download starts again: the first part may be of another file
 
 
 def _append_download(address: str, part: Path) -> Generator[tuple[int, int]]:

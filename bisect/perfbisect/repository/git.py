@@ -1,9 +1,9 @@
 """Runs git so that neither the environment nor any configuration changes git's output or makes git execute a program.
 
-A repository may have been made by a person who is not trusted. git's check of the owner of a repository is in
-``discovery``. This module enforces rules for every git command, which the repository's configuration cannot change:
-options that affect output have fixed values, options that start programs are off, no object is fetched on demand, and
-git gets only the environment variables that this module lists.
+A repository may have been made by a person who is not trusted. The module ``discovery`` handles git's check of a
+repository's owner. This module enforces rules for every git command, and no configuration of a repository can change
+these rules: options that affect output have fixed values, options that start programs are off, no object is fetched on
+demand, and git gets only the environment variables that this module lists.
 
 The user's configuration is read, because it defines which repositories are safe and how to reach a remote. Commands
 that do not need the user's configuration run with the variables ``SEALED`` and without any configuration, in a bare
@@ -110,9 +110,9 @@ def run_git(
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a git command, or a shell ``script`` with git commands, in a folder, and wait for the end of the command.
 
-    ``errors`` states how bytes that are not UTF-8 are decoded; with "surrogateescape", a CR, which a path may contain,
-    is kept. ``may_wait_for`` names a file that git reads and that might block; if it is given, git is ended after
-    LIMITED seconds. Raises EnvironmentFailure if git is missing or takes too long.
+    ``errors`` states how bytes that are not UTF-8 are decoded; with "surrogateescape", CR characters are kept, because
+    a path may contain them. ``may_wait_for`` names a file that git reads and that might block; if it is given, git is
+    ended after LIMITED seconds. Raises EnvironmentFailure if git is missing or takes too long.
     """
     program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
     try:
@@ -157,16 +157,11 @@ def git(
     """The output of a git command in a repository; the output does not depend on the working directory or on
     ``core.worktree``.
 
-    ``options`` are git's options before the command; ``errors`` as for ``run_git``. Raises EnvironmentFailure with
-    git's message if git's exit status is not among ``allowed``.
+    ``options`` are git's options before the name of the command; for ``errors``, see ``run_git``. Raises
+    EnvironmentFailure with git's message if git's exit status is not among ``allowed``.
     """
-    done = run_git(
-        [*repository_arguments(repo), *options, *arguments],
-        repo.git_dir,
-        repository_environment(repo),
-        stdin,
-        errors=errors,
-    )
+    command = [*repository_arguments(repo), *options, *arguments]
+    done = run_git(command, repo.git_dir, repository_environment(repo), stdin, errors=errors)
     if done.returncode not in allowed:
         raise git_failure(f"git {arguments[0]} failed in {repo.git_dir}", done.stderr)
     return done.stdout
@@ -270,7 +265,7 @@ def ensure_bare_repository(path: Path, object_format: str, alternates_line: str 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """An empty folder, which is removed at the end of the block.
+    """A context with an empty folder, which is removed at the end of the ``with`` block.
 
     Each call also removes temporary folders of killed processes: folders whose lock no process holds.
     """

@@ -117,9 +117,8 @@ def object_reader(repository: Repository) -> Iterator[ObjectReader]:
             with suppress(BrokenPipeError):
                 yield opened
         finally:
-            statuses = [
-                _exit_status(process) for process in (opened.git.cat_file_header, opened.git.cat_file_all) if process
-            ]
+            processes = (opened.git.cat_file_header, opened.git.cat_file_all)
+            statuses = [_exit_status(process) for process in processes if process]
             opened.close()
         if any(statuses):
             said.seek(0)

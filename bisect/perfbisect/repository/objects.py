@@ -1,6 +1,7 @@
 """Reads objects of a repository: headers, contents, and the tree of a commit.
 
-GitPython reads SHA-1 repositories. Git commands read SHA-256 repositories, and trees in which GitPython finds errors.
+GitPython reads SHA-1 repositories. SHA-256 repositories, and trees in which GitPython finds errors, are read with git
+commands.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -90,8 +91,8 @@ def file_texts(repo: Repository, hash_by_path: Mapping[str, str]) -> dict[str, s
 
 
 def tree_entries(repo: Repository, tree: str, *, recursive: bool = False) -> list[TreeEntry]:
-    """The entries at the top of a tree or of the tree of a commit. If ``recursive``, the result has all entries below
-    the top, too, but no folders.
+    """The entries at the top of a tree or of the tree of a commit. If ``recursive`` is true, the result also has the
+    entries of all folders, but not the folders themselves.
     """
     if repo.object_format == "sha1":
         from perfbisect.repository.library import object_reader

@@ -1,20 +1,21 @@
-"""Reads the range of a hunt: the commits between two revisions, and the graph of those that can differ in speed. Also
-makes commits that contain only parts of a commit's diff.
+"""Reads the range of a hunt: the commits between two revisions, and the graph of the commits that can differ in speed.
+For `bisect narrow`, makes commits that contain only some parts of a commit's diff.
 
-Commits of the range are read with git's history simplification. A commit whose tree, without ignored paths, equals the
-tree of a parent cannot differ in speed from that parent; the commit is removed from the graph, and its children become
-children of that parent. If the result of a merge equals one of its parents, only that parent is followed, because no
-change of the other parent reached the result.
+Commits of the range are read with git's history simplification. If a commit's tree, without ignored paths, equals the
+tree of a parent, the two commits cannot differ in speed. The commit is then removed from the graph, and its children
+become children of this parent. If such a commit is a merge, git does not follow the merge's other parents, because none
+of their changes is in the result.
 
-Parents outside of the range are replaced by node 0, the good end. A branch that began before good gets a separate node,
-its branch point, unless the branch point equals good in all paths that are not ignored.
+Parents outside of the range are replaced by node 0, the good end. Except: if a branch began before good, the commit at
+which it began (the branch point) gets a separate node, unless this commit equals good in all paths that are not
+ignored.
 
-The graph must be the same each time it is read, because a resumed hunt reads it again. So git gets each parent outside
-of the range (the boundary) as a separate limit: otherwise the dates of commits could decide whether git stops at these
-parents. For the same reason, git's commit graph file, which may be written at any time, is not used.
+A resumed hunt reads the graph again, so each reading must give the same graph. Therefore each parent outside of the
+range is given to git as an excluded commit; otherwise the dates of commits could decide whether git stops at these
+parents. For the same reason, git's commit-graph file, which git may write at any time, is not used.
 
-`bisect narrow` measures states between a commit and its parent, each with some parts of the commit's diff
-(``core/search/parts.py``). The states are stored as commits in a temporary repository that reads the objects of the
+`bisect narrow` measures trees between a parent and a commit, each of which has some parts of the commit's diff
+(``core/search/parts.py``). These trees are stored as commits in a temporary repository, which reads the objects of the
 user's repository.
 """
 
@@ -51,7 +52,8 @@ class CommitRange:
 def read_range(
     repo: Repository, good: str, bad: str, ignore: Sequence[str], *, first_parent: bool = False
 ) -> CommitRange:
-    """The range between two commits, given by their full hashes; ``ignore`` has a recipe's glob patterns.
+    """The range between two commits, given by their full hashes. Paths that match ``ignore``, the glob patterns of a
+    recipe, are ignored.
 
     Raises UsageError if there is nothing to search: the ends are equal or swapped, have no common history, or have no
     candidates between them.
@@ -89,7 +91,7 @@ def read_range(
 
 
 def _merge_base(repo: Repository, good: str, bad: str) -> str:
-    """The merge base. Raises UsageError for equal or swapped ends, and for ends without common history."""
+    """The merge base of good and bad. Raises UsageError if the two are equal, are swapped, or have no common history."""
     if good == bad:
         raise UsageError(f"Good and bad are the same commit {good[:10]}.", "Give two different revisions.")
     base = git(repo, "merge-base", good, bad, allowed=(0, 1)).strip()
@@ -107,9 +109,7 @@ def _merge_base(repo: Repository, good: str, bad: str) -> str:
 def _first_containing_base(
     repo: Repository, base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]
 ) -> str | None:
-    """The oldest commit that contains ``base`` on a walk along first parents; None if all commits of the walk contain
-    ``base``.
-    """
+    """For a walk along first parents: the oldest commit of the walk that contains ``base``; None if all its commits do."""
     if base in boundary:
         return None
     later = set(git(repo, "rev-list", "--ancestry-path", "--stdin", stdin=f"{bad}\n^{base}").split())
@@ -119,8 +119,8 @@ def _first_containing_base(
 def _outside_parents(
     rows: Sequence[Sequence[str]], good: str, is_same_as_good: Callable[[str], bool]
 ) -> dict[str, tuple[str, ...]]:
-    """The parents outside of the range of each commit that begins a branch older than good: commit → parents. Commits
-    that contain good, or a commit for which ``is_same_as_good`` is true, are left out.
+    """For each first commit of a branch that began before good, its parents outside of the range. Commits that contain
+    good, or that contain a commit for which ``is_same_as_good`` is true, are left out.
     """
     candidates = {row[0] for row in rows}
     as_good = {good: True}
@@ -153,9 +153,7 @@ def _ancestors_first(repo: Repository, commits: Collection[str]) -> list[str]:
 def _parents(
     rows: Sequence[Sequence[str]], outside: Mapping[str, Sequence[str]], points: Sequence[str]
 ) -> list[list[int]]:
-    """The parents of each node, in the order of the nodes: first good, then the branch points ``points``, then the
-    commits ``rows``.
-    """
+    """The parents of each node. The nodes are good, then the branch points ``points``, then the commits of ``rows``."""
     older = {commit: number for number, commit in enumerate(points, 1)}
     node = {row[0]: number for number, row in enumerate(rows, 1 + len(points))}
     parents: list[list[int]] = [[] for _ in range(1 + len(points))]
@@ -176,7 +174,7 @@ FUNCTION = re.compile(
 
 @dataclass(eq=False)
 class PartialDiffCommits:
-    """Makes commits with parts of the diff between a parent and a commit, in a temporary repository."""
+    """Makes commits that contain some parts of the diff between a parent and a commit, in a temporary repository."""
 
     repository: Repository  # the user's repository, with the objects of all commits that are made
     parent: str  # full hashes
@@ -187,8 +185,8 @@ class PartialDiffCommits:
     _made: dict[frozenset[int], str] = field(default_factory=dict)
 
     def hashes(self, part_sets: Sequence[frozenset[int]]) -> tuple[str, ...]:
-        """The hashes of commits, one commit for each set of parts. Equal sets have the same commit; the commit of all
-        parts is ``commit`` itself.
+        """For each set of parts, the hash of a commit with these parts. Equal sets have the same commit; for the set of
+        all parts, the commit is ``commit`` itself.
         """
         commits = self._made
         commits |= {frozenset(): self.parent, self.diff.all_parts: self.commit}
@@ -196,9 +194,7 @@ class PartialDiffCommits:
         if todo:
             blobs: dict[bytes, int] = {}
             text = b"".join(self._fast_import_commit(state, number, blobs) for number, state in enumerate(todo, 1))
-            contents = (
-                b"blob\nmark :%d\ndata %d\n%s\n" % (mark, len(content), content) for content, mark in blobs.items()
-            )
+            contents = (b"blob\nmark :%d\ndata %d\n%s\n" % (mark, len(blob), blob) for blob, mark in blobs.items())
             marks = self._ask.bare / "perfbisect.marks"
             stream = b"".join([*contents, text, b"done\n"]).decode(errors="surrogateescape")
             self._ask.git("fast-import", "--quiet", "--force", "--done", f"--export-marks={marks}", stdin=stream)
@@ -207,7 +203,8 @@ class PartialDiffCommits:
         return tuple(commits[state] for state in part_sets)
 
     def parts_for_display(self, chosen: Collection[int]) -> tuple[DiffPart, ...]:
-        """The parts as they are shown to users: a file of which all parts are included is shown as one part."""
+        """The chosen parts as they are shown to users: if all parts of a file are chosen, the file is shown as a single
+        part."""
         of_file = defaultdict[int, list[int]](list)
         for number, piece in enumerate(self.diff.pieces):
             of_file[piece.file].append(number)
@@ -219,7 +216,8 @@ class PartialDiffCommits:
         return tuple(parts)
 
     def _fast_import_commit(self, parts: frozenset[int], number: int, blobs: dict[bytes, int]) -> bytes:
-        """The commit in the format of `git fast-import`; file contents that the commit needs are added to ``blobs``."""
+        """The commit with ``parts``, in the format of `git fast-import`. The file contents of the commit are added to
+        ``blobs``."""
         deletions, changes = list[bytes](), list[bytes]()
         for old_entry, new_entry in self.diff.changed_entries(parts):
             if old_entry and (new_entry is None or new_entry.path != old_entry.path):
@@ -235,11 +233,8 @@ class PartialDiffCommits:
         message_bytes = message.encode(errors="replace")
         who = b"perfbisect <perfbisect@localhost> %s +0000" % self._when.encode()
         head = b"commit refs/perfbisect/parts\nmark :%d\nauthor %s\ncommitter %s\ndata %d\n%s\nfrom %s\n"
-        return (
-            head % (number, who, who, len(message_bytes), message_bytes, self.parent.encode())
-            + b"".join([*deletions, *changes])
-            + b"\n"
-        )
+        commands = b"".join([*deletions, *changes])
+        return head % (number, who, who, len(message_bytes), message_bytes, self.parent.encode()) + commands + b"\n"
 
 
 def fast_import_path(path: str) -> bytes:
@@ -252,8 +247,8 @@ def fast_import_path(path: str) -> bytes:
 def partial_diff_commits(
     repo: Repository, parent: str, commit: str, ignore: Sequence[str]
 ) -> Iterator[PartialDiffCommits]:
-    """An object that makes commits with parts of the diff between a parent and a commit (both full hashes). Paths that
-    match ``ignore``, a recipe's glob patterns, are in no part.
+    """An object that makes commits with some parts of the diff between a parent and a commit (full hashes). Changes in
+    paths that match ``ignore``, the glob patterns of a recipe, belong to no part.
 
     Raises UsageError if the commit changes nothing outside of ignored paths.
     """
@@ -286,15 +281,14 @@ def partial_diff_commits(
         if not pieces:
             raise UsageError(f"{commit[:10]} differs from {parent[:10]} only in ignored paths.")
         when = ask.git("rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", commit).strip()
-        yield PartialDiffCommits(
-            replace(repo, objects=bare / "objects"), parent, commit, CommitDiff(tuple(files), tuple(pieces)), ask, when
-        )
+        diff = CommitDiff(tuple(files), tuple(pieces))
+        yield PartialDiffCommits(replace(repo, objects=bare / "objects"), parent, commit, diff, ask, when)
 
 
 def parts_of_file(
     number: int, before: Entry | None, after: Entry | None, hunks: Sequence[tuple[int, int, int, int, str]]
 ) -> tuple[FileDiff, list[DiffPiece]]:
-    """One changed file of a diff, with the parts into which its changes are divided.
+    """A changed file of a diff, and the parts into which its changes are divided.
 
     Each of ``hunks`` is (first old line, end of the old lines, first new line, end of the new lines, text in git's hunk
     header). Lines are counted from 0, and an end is the line after the last line.
@@ -327,18 +321,16 @@ def parts_of_file(
             shown_scope = line_with_function_name(text) if alone else scope
             last = at + (ranges[-1].stop - ranges[0].start)
             lines_shown = (at + 1, last) if text else (first_after, first_after)
-            pieces.append(
-                DiffPiece(
-                    number, DiffPart(entry.path, *lines_shown, scope=shown_scope), tuple(edits), decoded(text), removed
-                )
-            )
+            part = DiffPart(entry.path, *lines_shown, scope=shown_scope)
+            pieces.append(DiffPiece(number, part, tuple(edits), decoded(text), removed))
         line_number += end_after - first_after + 1
     return (file, pieces) if file.with_parts(pieces) == after else (as_a_whole, [whole_file])
 
 
 def functions_in_block(lines: Sequence[bytes]) -> list[list[range]]:
-    """The parts of a block of new code, as ranges of lines: first a part with all lines outside of functions, if there
-    are any, then a part for each function. A block with fewer than two functions is a single part.
+    """Divides a block of new code into parts, each with its ranges of lines: first a part with all lines outside of
+    functions, if there are such lines, then a part for each function. A block with fewer than two functions is a single
+    part.
     """
     starts = [0]
     for at in range(1, len(lines)):

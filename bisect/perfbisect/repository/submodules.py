@@ -4,9 +4,10 @@ commits.
 The tree of a commit shows which paths are submodules (the tree's "gitlinks"). ``.gitmodules`` is untrusted text, so
 names, paths and addresses are checked before they are used.
 
-The commit of a submodule is in the user's clone (below ``.git/modules`` or in the folder of the submodule), or is
-fetched once into a repository in the user's cache. Only the tree of a submodule's commit is needed, so a shallow clone
-is enough. If the server permits it, perfbisect fetches only this commit.
+perfbisect takes the commit of a submodule from the user's clone (below ``.git/modules`` or in the folder of the
+submodule). If the clone lacks the commit, perfbisect fetches it once into a repository in the user's cache. Only the
+tree of a submodule's commit is needed, so a shallow clone is enough. If the server permits it, perfbisect fetches only
+this commit.
 """
 
 import hashlib
@@ -91,8 +92,8 @@ def needed_submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> t
 def patterns_below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
     """The glob patterns of ``ignore`` that can match paths below the folder ``path``, made relative to this folder.
 
-    A pattern is left out, and so ignores nothing, if the part of it that would match ``path`` has a character class or
-    a backslash.
+    A pattern is left out (and then ignores no path) if the part of the pattern that would match ``path`` has a
+    character class or a backslash.
 
     >>> patterns_below(["storage/rocksdb/tools/**", "**/doc/**", "mysql-test/**"], "storage/rocksdb")
     ('tools/**', '**/doc/**')
@@ -141,18 +142,21 @@ def module_entries(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a submodule's name can be a folder below ``modules``, as in git: the name contains no ".."."""
+    """Whether a submodule's name is safe as a path below ``modules``; as in git, no part of the name may be ".."
+    (parent folder).
+    """
     return bool(name) and ".." not in re.split(r"[/\\]", name) and "\0" not in name
 
 
 def resolved_url(url: str, base: str) -> str:
-    """The full address for ``url``, which may be relative to ``base``, the address of the repository that names it. The
-    function resolves addresses as git does.
+    """The full address for ``url``, which may be relative to ``base``, the address of the repository that contains the
+    submodule. The function resolves addresses as git does.
 
-    A relative address that leads above the path of ``base`` is returned unchanged, because git would then change the
-    host.
+    A relative address that leads above the path of ``base`` is returned unchanged, because git would resolve it to an
+    address on another host.
 
-    >>> resolved_url("../sub.git", "https://example.org/group/super.git") 'https://example.org/group/sub.git'
+    >>> resolved_url("../sub.git", "https://example.org/group/super.git")
+    'https://example.org/group/sub.git'
     """
     if not url.startswith(("./", "../")):
         return url
@@ -289,8 +293,8 @@ def _folders_in_clone(repo: Repository, submodule: Submodule, name: str) -> Iter
 
     The folders are: repositories with the name of the submodule below the git directory, and, for a linked work tree,
     also below the main git directory; and the submodule's folder in the checkout, if the folder has a repository and
-    its path contains no symbolic link. A repository in the checkout cannot be from a commit, because a commit cannot
-    contain an entry named `.git`.
+    its path contains no symbolic link. A repository in the checkout was made by the user and not by a commit, because a
+    commit cannot contain an entry named `.git`.
     """
     if name:
         common = git(repo, "rev-parse", "--git-common-dir").removesuffix("\n")
@@ -336,7 +340,7 @@ def _cached_repository(url: str, object_format: str) -> Repository:
 
 
 def _fetched_repository(url: str, commit: str, object_format: str) -> Generator[tuple[int, int], None, Repository]:
-    """The repository in the user's cache, after a commit was fetched into it. Raises EnvironmentFailure if this fails."""
+    """The repository in the user's cache, after a commit was fetched into it. Raises EnvironmentFailure if git fails."""
     repo = _cached_repository(url, object_format)
     repo.git_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with download_lock(repo.git_dir.with_suffix(".lock")):
@@ -360,9 +364,7 @@ def _fetch_with_progress(
     repo: Repository, url: str, options: Sequence[str], refs: Sequence[str]
 ) -> Iterator[tuple[int, int]]:
     allowed = remote_environment()["GIT_ALLOW_PROTOCOL"].split(":")
-    env = remote_environment() | {
-        "GIT_ALLOW_PROTOCOL": ":".join(scheme for scheme in SCHEMES if scheme in allowed) or "none"
-    }
+    env = remote_environment() | {"GIT_ALLOW_PROTOCOL": ":".join(name for name in SCHEMES if name in allowed) or "none"}
     arguments = [*_SETTINGS, f"--git-dir={repo.git_dir}", *_FETCH, *options, "--", url, *refs]
     for _, done, total in run_with_progress(f"{url} cannot be fetched", arguments, env, may_prompt=False):
         yield done, total

@@ -54,7 +54,7 @@ class HostModel:
     daily: float = 0.0  # amplitude of a 24-hour cycle
     jumps: tuple[float, float] = (0.0, 0.0)  # abrupt lasting changes: rate per second, s.d.
     phases: tuple[float, float, float] = (0.0, 0.0, 1.0)  # a second speed for some time: share of time, change, length
-    host_spread: float = 0.0  # s.d. between hosts
+    host_spread: float = 0.0  # s.d. of the levels of hosts
     bad_host: float = 1.0  # noise of host 1, as a multiple
     own_noise: float = 0.005  # s.d. of each build in paired runs
     kept: float = 1.0  # share of a difference that paired runs show

@@ -1,4 +1,5 @@
-"""A hunt in a simulated world: the loop of a real hunt, with simulated workers and a log in memory."""
+"""Carries out a hunt in a simulated world: with the loop of a real hunt, simulated measurements, and a log in
+memory."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -39,10 +40,10 @@ class HuntResult:
 
 @dataclass(slots=True)
 class MemoryLog:
-    """A log in memory of the observations, the last decision, and the chosen pairing (paired or interleaved runs).
+    """Keeps in memory the observations, the last decision, and the choice between paired and interleaved runs.
 
-    After a commit is built again, the readings of its incremental build are dropped, because a reading in the log names
-    its commit, not its binary.
+    If a commit with an incremental build gets a clean build, the readings of the incremental build are removed, because
+    a reading names only the commit, not the build.
     """
 
     observations: list[Observation] = field(default_factory=list)
@@ -78,7 +79,8 @@ class MemoryLog:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSearch:
-    """The planner of a simulated hunt, which keeps its first choice between paired and interleaved runs."""
+    """Chooses the measurements of a simulated hunt; once it has chosen paired or interleaved runs, it keeps this
+    choice."""
 
     graph: Graph
     policy: Policy
@@ -101,7 +103,8 @@ class SimulatedSearch:
 
 @dataclass(slots=True)
 class SimulatedOrder:
-    """An order or a build in progress, with the observations that are computed but not yet reported."""
+    """A work order (measurement) or a build in progress, with the observations that are already computed but not yet
+    reported."""
 
     unreported: list[Observation]  # in reverse order: the last element is reported next
     end: float  # seconds since the hunt began
@@ -109,7 +112,8 @@ class SimulatedOrder:
 
 
 class SimulatedWorkers:
-    """The hosts of a world as workers, which compute an order at once and return its observations in order of time."""
+    """The hosts of a simulated world. They compute all observations of a work order (measurement) as soon as they get
+    it. They report the observations of one work order after the other, first of the work order that ends first."""
 
     limit, minutes = UNLIMITED, 0.0
 
@@ -126,14 +130,16 @@ class SimulatedWorkers:
         self._left = self._most = most_orders
 
     def submit(self, order: Measure) -> None:
-        """Simulate an order at once; see ``Workers.submit``. Raises RuntimeError after ``most_orders`` orders."""
+        """Compute all observations of a work order; see ``Workers.submit``. Raises RuntimeError after ``most_orders``
+        work orders."""
         self._count_order()
         self._world.wait(order.host, self._time)
         observations = self._world.measure(order)
         self._orders[order.host] = SimulatedOrder(observations[::-1], self._world.clock(order.host), self._time)
 
     def begin(self, build: BuildOrder) -> None:
-        """Simulate a build at once; see ``Workers.begin``. Raises RuntimeError after ``most_orders`` orders."""
+        """Compute the result of a build; see ``Workers.begin``. Raises RuntimeError after ``most_orders`` work
+        orders."""
         self._count_order()
         host = world_host_number(build.build_host)
         self._world.wait(host, self._time)
@@ -154,8 +160,8 @@ class SimulatedWorkers:
         order.unreported, order.end = [], self._time
 
     def next(self) -> tuple[int, Observation | OrderEnded]:
-        """The next observation of the order that ends first; see ``Workers.next``. If the order has no further
-        observation, the result is OrderEnded."""
+        """The next observation of the work order that ends first; see ``Workers.next``. If this work order has no
+        further observation, the result is OrderEnded."""
         worker, first = min(self._orders.items(), key=lambda item: item[1].end)
         if worker >= len(self.hosts):
             self._time = max(self._time, first.end)
@@ -190,9 +196,10 @@ def simulate_hunt(
     builds_between: bool = False,
     most_orders: int = 1000,
 ) -> HuntResult:
-    """Hunt in ``world`` until the verdict. Raises RuntimeError if ``most_orders`` orders lead to no verdict.
+    """Hunt in ``world`` until the verdict. Raises RuntimeError if ``most_orders`` work orders (measurements) lead to no
+    verdict.
 
-    With ``builds_between``, hosts that would wait for build hosts make builds in the meantime.
+    If ``builds_between`` is true, measuring hosts make builds themselves while they wait for build hosts.
     """
     log, policy = MemoryLog(), replace(policy, incremental=policy.incremental and hosts == 1)
     workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)

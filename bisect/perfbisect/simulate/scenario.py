@@ -1,7 +1,8 @@
 """A scenario has the properties of a simulated history and a simulated host. A scenario and a seed determine a world
 (``simulate.world``).
 
-``draw_steps`` draws commits besides the culprit that change the speed, because such commits can mislead a search.
+``draw_steps`` chooses random commits that, in addition to the culprit, change the speed, because such commits can
+mislead a search.
 
 The histories of scenarios have merges as in usual projects; benchmarks/shapes.py makes histories with unusual shapes.
 """
@@ -31,9 +32,9 @@ def random_merging_graph(
 ) -> Graph:
     """A random graph: a trunk with side branches.
 
-    Each commit of the trunk merges a branch with probability ``merge_chance``. A branch began at a trunk commit up to
-    ``max_branch_age`` commits earlier, and has about ``branch_length`` commits. Each commit of a branch merges the
-    trunk with probability ``back_merge_chance``, at most once in a branch.
+    Each commit of the trunk merges a branch with probability ``merge_chance``. A merged branch begins at a trunk commit
+    up to ``max_branch_age`` commits before the merge, and has about ``branch_length`` commits. Each commit of a branch
+    merges the trunk with probability ``back_merge_chance``, at most once in a branch.
     """
     rng = random_generator(seed, RandomDraw.GRAPH)
     rows: Rows = [()]
@@ -80,19 +81,19 @@ EXTRA_STEPS: Mapping[str, tuple[float, ...]] = {
     "smaller": (-0.35, 0.3, -0.2),  # anywhere in the range, about a third of the drop or less
     "large": (-0.7,),
     "cancelling": (-1.0, 1.0),  # a second drop of the same size, and later a rise that cancels it; either drop is right
-    "before-and-after": (-0.5, -0.5),  # one change on either side of the culprit
-    "adjacent": (-0.5,),  # at the next commit
+    "before-and-after": (-0.5, -0.5),  # one change before the culprit and one change after the culprit
+    "adjacent": (-0.5,),  # a change at the commit after the culprit
     # in place of the culprit: a change, its revert, and the change again; either drop may be named
     "reverted": (-1.0, 1.0, -1.0),
     "culprit-on-slope": (-0.5,),  # a slope of many tiny steps around the culprit
     "slope": (-1.0,),  # the same slope without a culprit, so that each commit that a hunt names is wrong
 }
-ALONE = ("nothing", "reverted", "slope")  # values without a culprit
+ALONE = ("nothing", "reverted", "slope")  # values of --steps without a culprit
 
 
 def draw_steps(pattern: str, graph: Graph, culprit: int, drop: float, rng: np.random.Generator) -> Steps:
-    """For each commit that changes the speed, the change of the log metric: ``drop`` for the culprit, random values for
-    the other commits.
+    """Maps each commit that changes the speed to the change of the log metric: ``drop`` for the culprit, random values
+    for other commits.
 
     ``pattern`` is a value of the option `bisect simulate --steps`.
     """
@@ -124,7 +125,7 @@ MODE_LENGTH = (20.0, 200.0)  # commits between two switches of the layout mode: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
-    """The properties that worlds of different seeds have in common."""
+    """The properties of a simulated history and host that are equal for all random seeds."""
 
     graph: Graph
     effect: float = 0.05  # the drop, as a fraction
@@ -134,7 +135,7 @@ class Scenario:
 
     @property
     def log_drop(self) -> float:
-        """The drop of the log metric at the culprit."""
+        """The size of the drop at the culprit, in units of the natural logarithm of the metric."""
         return -math.log1p(-self.effect)
 
     def world(self, seed: int) -> World:
@@ -150,7 +151,7 @@ class Scenario:
         )
 
     def culprit(self, seed: int) -> int:
-        """The culprit in the world of a seed: the candidate with the drop."""
+        """The culprit in the world of ``seed``: the candidate at which the metric drops."""
         return int(random_generator(seed, RandomDraw.CULPRIT).choice(np.array(self.graph.candidates)))
 
     def _draw_layout_modes(self, seed: int) -> tuple[float, frozenset[int]]:

@@ -1,6 +1,7 @@
 """Statistics of many simulated hunts: costs, shares of right verdicts, and the lines of a table of both.
 
-A verdict is judged by comparing it with the true culprit of a simulated world.
+A verdict is judged by a comparison with the true culprit of the simulated world (a history with known changes of
+speed).
 """
 
 import math
@@ -36,7 +37,7 @@ class Judgement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """The numbers of steps of a world that a hunt for all changes has named, left open, or missed."""
+    """How many steps (changes of speed) of a simulated world a hunt for all changes has named, left open, or missed."""
 
     right: int = 0  # named steps
     wrong: int = 0  # named candidates without a step
@@ -49,8 +50,8 @@ class StepCounts:
 
 
 def count_steps(verdict: Verdict, world: World, min_effect: float) -> StepCounts:
-    """The numbers of steps that a verdict named, missed or left open. Only steps of at least ``min_effect`` can be
-    missed; a named step is right if its size is at least half of ``min_effect``.
+    """How many steps (changes of speed) a verdict named, missed or left open. Only a step of at least ``min_effect``
+    can count as missed; a named step counts as right if its size is at least half of ``min_effect``.
     """
     least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[UnsettledRange, ...]()
     claims, named = 0, set[int]()
@@ -190,7 +191,7 @@ SearchRule = Callable[[World, Policy], Verdict]  # a way to search a world
 
 
 def judged_hunt_of_seed(scenario: Scenario, seed: int, rule: SearchRule, policy: Policy) -> JudgedHunt:
-    """Carries out a hunt by ``rule`` in the world made from a seed, and judges its verdict."""
+    """Simulate a hunt that decides by ``rule`` in the world that ``seed`` generates, and judge its verdict."""
     world = scenario.world(seed)
     verdict = rule(world, policy)
     run = scenario.habits.run_seconds
@@ -299,8 +300,8 @@ class Tally:
 
 
 def summary_lines(tally: Tally, *, with_build_hosts: bool = False) -> Iterator[str]:
-    """The lines of a table of costs and verdicts; if ``with_build_hosts`` is true, with the builds that were not
-    measured.
+    """The lines of a table of costs and verdicts; if ``with_build_hosts`` is true, also the number of builds that were
+    never measured.
     """
     in_vain = {"  not measured": tally.unused, "builds stopped early": tally.cancelled} if with_build_hosts else {}
     yield f"{'cost of a hunt':<22}{'mean':>10}{'9 of 10 hunts':>16}"

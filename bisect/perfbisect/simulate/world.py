@@ -163,9 +163,8 @@ class World:
             middle = (self.clock(order.host) - seconds / 2) / 60
             cpu = value + self.habits.kept * (self._stall_effect(first) - self._stall_effect(second))
             visit = first, value + unfair, middle, self.runs, order.host, seconds
-            observations.append(
-                Reading(*visit, layout=layout, partner=second, cpu_value=cpu if self.habits.waits else None)
-            )
+            cpu_value = cpu if self.habits.waits else None
+            observations.append(Reading(*visit, layout=layout, partner=second, cpu_value=cpu_value))
         return observations
 
     def _with_cpu_time(self, reading: Reading) -> Reading:

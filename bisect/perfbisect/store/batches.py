@@ -1,7 +1,7 @@
 """Batches of hunts: hunts that `bisect batch` plans, or the hunts of one `bisect run` of several workloads.
 
 The history stores the state of each planned hunt. A `bisect run` of several workloads is a batch without a file; the
-hunts of such a batch begin at once.
+hunts of such a batch begin immediately.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedHunt:
-    """A hunt of a batch as planned: the arguments for `bisect run`, the folder and the hosts."""
+    """The plan of a hunt of a batch: the arguments for `bisect run`, the folder in which it is run, and the hosts."""
 
     arguments: tuple[str, ...]  # without hosts
     folder: str  # folder in which `bisect run` is started, to which paths are relative
@@ -134,9 +134,9 @@ def update_batch_hunt(history: "History", batch: int, number: int, **columns: ob
 def claim_batch_hunt(history: "History", batch: int, number: int, job: str = "") -> int | None:
     """Store that this process (in Slurm job ``job``, if given) begins a hunt of a batch.
 
-    Returns the hunt's number in the history if an attempt began earlier, otherwise 0. Returns None if this history does
-    not contain the planned hunt, for example because a cluster node has a different history. Raises UsageError if
-    another process works on the hunt.
+    Returns the hunt's number in the history if an earlier attempt (process) began the hunt, otherwise 0. Returns None
+    if this history does not contain the planned hunt, for example because a cluster node has a different history.
+    Raises UsageError if another process works on the hunt.
     """
     with history.transaction() as db:
         select = "SELECT process, coalesce(hunt_id, 0) FROM batch_hunts WHERE batch_id = ? AND number = ? AND coalesce(job, '') = ?"
@@ -151,7 +151,9 @@ def claim_batch_hunt(history: "History", batch: int, number: int, job: str = "")
 
 
 def enter_batch_hunt_status(history: "History", batch: int, number: int, status: int | None, failure: str = "") -> None:
-    """Store the exit status of a hunt (None: a later process continues the hunt), and why the hunt did not begin."""
+    """Store the exit status of a hunt, or None if a later process continues the hunt. ``failure`` says why the hunt
+    could not begin.
+    """
     update_batch_hunt(history, batch, number, status=status, failure=failure or None)
 
 
@@ -213,7 +215,7 @@ def all_batches(history: "History") -> list[Batch]:
 def copy_batches(
     source: "History", target: "History", target_numbers: Mapping[int, int], origin: str, process: str
 ) -> None:
-    """Copy the batches to which copied hunts belong.
+    """Copy the batches to which hunts belong that were copied from another history.
 
     ``target_numbers`` maps the numbers of hunts in ``source`` to numbers in ``target``. A copied batch is stored as
     ended, so that no further hunt of the batch begins: another person may have written the commands of these hunts. If
@@ -223,11 +225,9 @@ def copy_batches(
 
     from perfbisect.store.log import check_field_values
 
-    select = (
-        "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
-    )
+    sql = "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
     with damage_explained(source.label, "table batch_hunts"):
-        rows = [row for row in source.select(select) if row[4] in target_numbers]
+        rows = [row for row in source.select(sql) if row[4] in target_numbers]
         members = sorted(msgspec.convert(rows, list[tuple[int, float, str, int, int, int | None]]))
         for _, started, file, position, _, status in members:
             check_field_values({"started": started, "file": file, "workload": position, "status": status})

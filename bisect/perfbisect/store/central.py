@@ -299,11 +299,10 @@ class CentralReader:
             summaries = history.hunts_and_trials()
         names, listed = {number: name for name, number in numbers.items()}, []
         for summary in summaries:
-            origin, number = names[summary.number].partition(":")[0], number_in_name(names[summary.number])
+            name = names[summary.number]
+            origin, number = name.partition(":")[0], number_in_name(name)
             if number is None:
-                listed.append(
-                    damaged_summary(0, "hunt", f"{names[summary.number]!r} is not ORIGIN:NUMBER", names[summary.number])
-                )
+                listed.append(damaged_summary(0, "hunt", f"{name!r} is not ORIGIN:NUMBER", name))
             else:
                 number_here = number if summary.kind == "hunt" else f"{str(summary.id)[0]}{number}"
                 listed.append(replace(summary, id=number_here, origin=origin))
@@ -372,7 +371,7 @@ class CentralReader:
         # Without NOT NULL: rows by other persons may have any content, and each row is checked when it is read.
         memory.executescript(";\n".join(schema.schema_statements()).replace(" NOT NULL,\n", ",\n"))
         with self.connection.transaction():
-            self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all in one state
+            self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # reads of one state
             for table, (source, instead) in selection.items():
                 columns = TABLES[table].split()
                 select = f"SELECT {', '.join(instead.get(column, column) for column in columns)} FROM {source}"
@@ -380,9 +379,8 @@ class CentralReader:
                 numbered = [has_session_names(table, column) for column in columns]
                 for row in self._select(select, {"here": this_process_identity(), "names": session_names}):
                     cells = zip(row, numbered, strict=True)
-                    memory.execute(
-                        insert, [number_of_name(value) if name and value else value for value, name in cells]
-                    )
+                    values = [number_of_name(value) if name and value else value for value, name in cells]
+                    memory.execute(insert, values)
         copied = History(default_history_path(), memory, None)
         copied.label = self.address
         return copied

@@ -1,4 +1,5 @@
-"""Opens the file of a history, and translates errors of SQLite into sentences for the user.
+"""Opens the file of a history (the SQLite database of all sessions), and translates errors of SQLite into sentences for
+the user.
 
 Reading a history needs only Python's sqlite3 module, so that `bisect history` starts fast.
 """
@@ -31,6 +32,9 @@ OWN = (
 )
 
 
+OTHER_FILE = "Give another file with --history."
+
+
 class NoHistory(UsageError):
     """The file is empty or is not a history."""
 
@@ -61,9 +65,8 @@ def not_found_error(name: str, label: str, history: Path) -> UsageError:
     """The error that a history contains no session or batch with the id ``name``; the message calls the history
     ``label``.
     """
-    return UsageError(
-        f"There is no {name} in the history {label}.", f"To list all ids: {with_history('bisect history', history)}"
-    )
+    command = with_history("bisect history", history)
+    return UsageError(f"There is no {name} in the history {label}.", f"To list all ids: {command}")
 
 
 @lru_cache
@@ -77,18 +80,18 @@ def is_default_history(path: Path) -> bool:
 class ReadConnection(sqlite3.Connection):
     """A read-only connection, whose statements wait while the first writer makes the index of the write-ahead log.
 
-    Without the class ReadConnection, SQLite would not wait for the index, and would report an error at once.
+    Without the class ReadConnection, SQLite would not wait for the index, and would report an error immediately.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Run a statement."""
-        return _retried_statement(
-            lambda: super(ReadConnection, self).execute(sql, parameters), sqlite3.SQLITE_READONLY_RECOVERY
-        )
+        execute = super().execute
+        return _retried_statement(lambda: execute(sql, parameters), sqlite3.SQLITE_READONLY_RECOVERY)
 
 
 class WriteConnection(sqlite3.Connection):
-    """A connection for writing. Closing leaves an empty write-ahead log, for readers who cannot write to the folder.
+    """A connection for writing. Closing the connection keeps an empty write-ahead log, because readers who cannot write
+    to the folder need the log.
 
     Without the class WriteConnection, SQLite would remove the write-ahead log when the last connection that can write
     is closed.
@@ -131,10 +134,10 @@ def open_writer(path: Path) -> sqlite3.Connection:
     """A connection that writes durably. The history is created if the file does not exist.
 
     With ``synchronous = FULL``, every commit to the database waits some milliseconds for the disk, which is short
-    compared with the seconds of a run and the minutes or hours of a build. No commit of the database falls into a
-    measured time, because events are appended between runs. On a file system that several hosts mount, SQLite uses a
-    rollback journal, and each commit waits for readers. A write-ahead log cannot be used there, because its index is in
-    memory, which hosts do not share.
+    compared with the seconds of a run and the minutes or hours of a build. The database commits nothing during a run,
+    because events are stored between runs. On a file system that several hosts mount, SQLite uses a rollback journal,
+    and each commit waits for readers. On a file system that several hosts mount, a write-ahead log cannot be used,
+    because its index is in memory, and hosts do not share memory.
     """
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
         _check_regular_file(path)
@@ -159,17 +162,15 @@ def _check_regular_file(path: Path) -> None:
     to signals.
     """
     if path.exists() and not path.is_file():
-        raise UsageError(
-            f"The history {path} cannot be opened: it is not a regular file.", "Give another file with --history."
-        )
+        raise UsageError(f"The history {path} cannot be opened: it is not a regular file.", OTHER_FILE)
 
 
 def _make_empty_file(path: Path) -> None:
     """Make an empty file at ``path`` if no file exists there. Before the file is made, the write-ahead log and the
     index of a history that a user moved from ``path`` to another place are removed.
 
-    A process may still write to the moved history. If the index of the moved history stayed here, the new history would
-    use the same log as this process, and the two histories would damage each other.
+    Another process may still write to the moved history. If the index of the moved history stayed beside ``path``, that
+    process and the new history would use the same log, and the two histories would damage each other.
     """
     if path.exists():
         return
@@ -212,7 +213,8 @@ def _read_only_uri(path: Path) -> str:
 def _retried_statement(run_statement: Callable[[], sqlite3.Cursor], retried_code: int) -> sqlite3.Cursor:
     """The result of a statement, repeated for up to WAIT seconds while SQLite's error code is ``retried_code``.
 
-    SQLite itself repeats statements that meet a lock, but not statements that fail with ``retried_code``.
+    SQLite itself repeats a statement while the database is locked, but does not repeat statements that fail with
+    ``retried_code``.
     """
     deadline = time.monotonic() + WAIT
     while True:
@@ -250,9 +252,7 @@ def prepare_and_check_schema(connection: sqlite3.Connection, path: Path) -> bool
     [application] = connection.execute("PRAGMA application_id").fetchone()
     [version] = connection.execute("PRAGMA user_version").fetchone()
     if tables and application != APPLICATION:
-        raise NoHistory(
-            f"{path} is an SQLite database, but not a history of perfbisect.", "Give another file with --history."
-        )
+        raise NoHistory(f"{path} is an SQLite database, but not a history of perfbisect.", OTHER_FILE)
     if tables and version != VERSION:
         raise UsageError(
             f"The history {path} was written by {'a newer' if version > VERSION else 'an older'} version of perfbisect.",
@@ -276,9 +276,7 @@ def sqlite_errors_explained(path: Path) -> Iterator[None]:
     except sqlite3.Error as failure:
         raise error_for_user(failure, path) from failure
     except OSError as failure:
-        raise EnvironmentFailure(
-            f"The history {path} cannot be opened: {failure.strerror}.", "Give another file with --history."
-        ) from failure
+        raise EnvironmentFailure(f"The history {path} cannot be opened: {failure.strerror}.", OTHER_FILE) from failure
 
 
 @contextmanager
@@ -327,11 +325,10 @@ def error_for_user(failure: sqlite3.Error, path: Path) -> PerfBisectError:
     if code == sqlite3.SQLITE_INTERRUPT:
         raise KeyboardInterrupt
     if code == sqlite3.SQLITE_NOTADB:
-        return NoHistory(f"{path} is not a history: it is not an SQLite database.", "Give another file with --history.")
+        return NoHistory(f"{path} is not a history: it is not an SQLite database.", OTHER_FILE)
     message = SENTENCES.get(code, OTHER)
     if message is REFUSED and not path.with_name(f"{path.name}-wal").exists():
-        readable, makes_log = (
-            os.access(*access, effective_ids=True) for access in ((path, os.R_OK), (path.parent, os.W_OK))
-        )
+        readable = os.access(path, os.R_OK, effective_ids=True)
+        makes_log = os.access(path.parent, os.W_OK, effective_ids=True)
         message = NO_LOG if readable and not makes_log else message
     return EnvironmentFailure(*(text.format(path=path, failure=failure) for text in message))

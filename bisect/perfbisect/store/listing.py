@@ -1,4 +1,4 @@
-"""The summary of each session, read without slow imports, so that `bisect history` starts fast."""
+"""Reads the summaries of sessions. This module has no slow imports, so that `bisect history` starts fast."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ FIELDS = (  # (fields of a trial in JSON, fields of a hunt in JSON)
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """One session of the history: a hunt; or a trial, which is a comparison, a proof or an A/A."""
+    """The summary of a session: of a hunt, or of a trial (a comparison, a proof or an A/A test)."""
 
     id: int | str  # as in commands: 12, c3
     kind: str  # hunt, compare, noise, prove
@@ -77,12 +77,12 @@ class SessionSummary:
 
     @property
     def number(self) -> int:
-        """The number of the session among all sessions of the history."""
+        """The number of the session, without the letter of a trial: 3 for c3."""
         return self.id if isinstance(self.id, int) else int(self.id[1:])
 
     @property
     def range_or_builds(self) -> str:
-        """The name and range of a hunt; for a trial, the names of its builds, its releases, or its branch and tip."""
+        """For a hunt, its name and range; for a trial, the names of its builds, its releases, or its branch and tip."""
         if self.kind == "hunt":
             return f"{self.name}: {self.good}..{self.bad}" if self.name else f"{self.good}..{self.bad}"
         night = (self.branch, "at", *self.compared[-1:])
@@ -95,7 +95,8 @@ class SessionSummary:
         return {name: named[name] if name in named else getattr(self, name) for name in FIELDS[hunt].split()}
 
     def as_drop_hunt(self, workload: int, first_build: int, last_build: int) -> "DropHunt":
-        """The hunt as a hunt for a drop between two builds of a comparison, with the commit that its verdict names."""
+        """The data of this hunt, and of the commit that it names, for a comparison in which the hunt's drop was found.
+        """
         from perfbisect.core.domain.facts import DropHunt
 
         named = (self.culprit or "", self.subject) if self.state in NAMED else ()
@@ -105,7 +106,7 @@ class SessionSummary:
     def title(self) -> str:
         """The name of a hunt; if it has no name, its builder, workload and range.
 
-        The title of a trial is a list of its builds.
+        For a trial, the result of ``range_or_builds``.
         """
         hunted = self.name or " ".join((self.builder, *self.workloads, self.range_or_builds))
         return hunted if self.kind == "hunt" else self.range_or_builds
@@ -145,7 +146,8 @@ OF_HUNT = (
 
 
 def checked_value(name: str, value: Any, expected_type: Any) -> Any:
-    """The ``value`` itself. Raises ValueError for a wrong type or range: an SQLite column can hold any type."""
+    """``value``, unchanged. Raises ValueError for a wrong type or range, because an SQLite column can have any value.
+    """
     fits = isinstance(value, tuple if get_origin(expected_type) is tuple else expected_type)
     if not fits and not (expected_type in (float, float | None) and isinstance(value, int)):
         raise ValueError(f"{name} is {value!r:.60}")
@@ -181,10 +183,10 @@ def read_summaries(history: "History", sql_condition: str = "true", *values: obj
 
 
 def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
-    """The summary of a session from a row of ``SESSIONS``.
+    """The summary of a session, from a row of the SQL query ``SESSIONS``.
 
-    If the request of a trial is damaged, ``compared`` of its summary is empty. If a hunt has not ended, the culprit in
-    its summary is the first proven change. The summary of an inconclusive hunt names no suspect.
+    If a trial's request is damaged in the history, ``compared`` is empty. For a hunt without a verdict, ``culprit`` is
+    the first proven change. For an inconclusive hunt, ``suspect`` is empty.
     """
     number, kind, started, builder, variant, workload, *measured, origin, name = row[:12]
     ended, process, failure, request, verdict = row[12:17]
@@ -217,7 +219,7 @@ def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
 
 
 def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The first proven change and the most probable candidate, as stated by the latest decision of a hunt.
+    """The first proven change and the most probable candidate, according to the latest decision in a hunt's log.
 
     The change is a tuple (commit, probability, ratio); the candidate is a tuple (commit, probability). The first tuple
     is empty if no change is proven, the second tuple if several candidates are equally probable. Both tuples are empty
@@ -241,13 +243,13 @@ def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any,
 
 
 def was_reason_interrupted(history: "History", hunt: int) -> bool:
-    """Whether a hunt was interrupted after its verdict, while the reason of the change was measured."""
+    """Whether a hunt was interrupted after its verdict, while it measured the reason of the change."""
     follows = "SELECT iif(json_valid(body), json_extract(body, '$.reason_follows'), 0) FROM events WHERE session_id = ?"
     return history.select(f"{follows} AND kind = 'HuntEnded' ORDER BY id DESC LIMIT 1", [hunt]) == [(1,)]
 
 
 def session_name(kind: str, session: int) -> str:
-    """The name of a session: "hunt 12" or "c3"."""
+    """The name of a session, such as "hunt 12" or "c3"."""
     return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"
 
 

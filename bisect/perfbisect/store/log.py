@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 LARGEST = repr(codec.LARGEST).encode()  # the number that JSON has in place of infinity
-LONGEST_TEXT = 1 << 20  # characters
+LONGEST_TEXT = 1 << 20  # most characters of a text
 # Columns of a hunt that are settings.
 OF_HUNT = ("good", "bad", "good_commit", "bad_commit", "repository", "builder", "variant", "workload", "host", "metric")
 # The fields that are counts, durations or positions, with the largest value of each: a whole number that a float holds.
@@ -155,22 +155,19 @@ def session_row(settings: Settings, start_event: SessionStarted) -> Row:
     the range as JSON."""
     request = start_event.request
     if not request.works:
-        size: Row = {
-            "commits": start_event.commits,
-            "candidates": start_event.possible_culprits + 1,
-            "merges": start_event.merges,
-        }
-        size |= {"base_commit": start_event.candidates[0]}
-        columns = {column: getattr(settings, column) for column in OF_HUNT}
-        return (
-            columns
-            | size
-            | {"kind": "hunt", "about": settings.narrows or None, "range": json.dumps(start_event.candidates)}
-        )
+        columns = {column: getattr(settings, column) for column in OF_HUNT} | range_columns(start_event)
+        columns |= {"kind": "hunt", "about": settings.narrows or None, "merges": start_event.merges}
+        return columns | {"range": json.dumps(start_event.candidates)}
     columns = {column: getattr(request, column) for column in ("kind", "builder", "variant", "host", "metric")}
     about = request.reverts.hunt if request.reverts else None
     named = {"workload": ", ".join(work.name for work in request.works), "about": about}
     return columns | named | {"request": compact_json(mask_credentials_in_fields(request))}
+
+
+def range_columns(start_event: SessionStarted) -> Row:
+    """The columns of table sessions that describe the range of a hunt, without the merges."""
+    commits, candidates = start_event.commits, start_event.possible_culprits + 1
+    return {"commits": commits, "candidates": candidates, "base_commit": start_event.candidates[0]}
 
 
 def read_host(connection: "sqlite3.Connection", host_id: str) -> HostFacts:
@@ -210,10 +207,8 @@ class SessionLog:
                 for site in event.hosts:
                     insert_host(self.db, site, at)
                 request = event.request
-                self._update_session(
-                    ended=None,
-                    **({"request": compact_json(request), "metric": request.metric} if request.works else {}),
-                )
+                of_trial = {"request": compact_json(request), "metric": request.metric} if request.works else {}
+                self._update_session(ended=None, **of_trial)
             case BuildStarted(commit=built):
                 self._enter_commit(built)
             case BuildFinished(facts=build):
@@ -226,12 +221,9 @@ class SessionLog:
                 self._insert_fact_row("skips", event, columns | {"seconds": 0.0 if skip.for_another else skip.seconds})
             case RunFinished(facts=run):
                 columns |= {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
-                columns |= {
-                    "dataset_key": run.dataset or None,
-                    "cost": self.state.cost,
-                    "qps": operations_per_second(run),
-                }
-                self._insert_fact_row("runs", event, columns | {"metric_value": self._metric_value(run)})
+                columns |= {"dataset_key": run.dataset or None, "cost": self.state.cost}
+                columns |= {"qps": operations_per_second(run), "metric_value": self._metric_value(run)}
+                self._insert_fact_row("runs", event, columns)
                 self._update_session(run_count=self.state.run_count)
             case SessionEnded(verdict):
                 from perfbisect.core.stats.noise import noise_of_trial
@@ -263,19 +255,13 @@ class SessionLog:
         facts = event.facts
         columns |= self._commit_columns(facts.commit, None if self.node_by_commit is not None else event.candidate)
         fields = {name: event if hasattr(event, name) else facts for name in TABLES[table].split()}
-        insert_row(
-            self.db,
-            table,
-            {name: columns[name] if name in columns else getattr(of, name) for name, of in fields.items()},
-        )
+        row = {name: columns[name] if name in columns else getattr(of, name) for name, of in fields.items()}
+        insert_row(self.db, table, row)
 
     def _commit_columns(self, commit: str, node: int | None = None) -> Row:
         """The columns of a row that identify the commit of a hunt, or the build of a trial."""
-        return {
-            "session_id": self.session,
-            "commit_hash": commit,
-            "node": (self.node_by_commit or {}).get(commit, node),
-        }
+        node = (self.node_by_commit or {}).get(commit, node)
+        return {"session_id": self.session, "commit_hash": commit, "node": node}
 
     def _metric_value(self, run: RunFacts) -> float | None:
         [metric] = self.db.execute("SELECT metric FROM sessions WHERE id = ?", [self.session]).fetchone()
@@ -285,12 +271,7 @@ class SessionLog:
     def with_stored_range(self, start_event: SessionStarted) -> "SessionLog":
         """Replace the stored range of the hunt by the range of ``start_event``. Returns a SessionLog with the new
         range."""
-        size = {
-            "candidates": start_event.possible_culprits + 1,
-            "base_commit": start_event.candidates[0],
-            "commits": start_event.commits,
-        }
-        self._update_session(**size)
+        self._update_session(**range_columns(start_event))
         new_range = json.dumps(start_event.candidates), self.session
         self.db.execute("UPDATE ranges SET candidates = ? WHERE session_id = ?", new_range)
         nodes = {commit: node for node, commit in enumerate(start_event.candidates)}
@@ -326,9 +307,8 @@ class SessionLog:
                 named = [{"node": node, "probability": probability} for node, probability in pairs]
         insert_row(self.db, "verdicts", row)
         for rank, suspect in enumerate(named):
-            insert_row(
-                self.db, "suspects", self._commit_columns(self.candidates[suspect["node"]]) | suspect | {"rank": rank}
-            )
+            commit = self.candidates[suspect["node"]]
+            insert_row(self.db, "suspects", self._commit_columns(commit) | suspect | {"rank": rank})
 
 
 def interval_columns(interval: Interval) -> Row:

@@ -108,11 +108,8 @@ def unused_command_name(history: "History", quick: QuickCommand, name: str) -> s
     """The ``name`` of a command, with a number added if the history has another command with this name."""
     columns = ", ".join(f"coalesce(json_extract(settings, '$.quick.{key}'), '')" for key in IDENTITY)
     select = f"SELECT DISTINCT workload, {columns} FROM sessions WHERE origin IS NULL AND json_valid(settings)"
-    taken_names = {
-        called
-        for called, *key in history.select(select)
-        if key != [getattr(quick, candidate) for candidate in IDENTITY]
-    }
+    own_key = [getattr(quick, key) for key in IDENTITY]
+    taken_names = {called for called, *key in history.select(select) if key != own_key}
     numbered = (f"{name} {number}" for number in count(2))
     return next(candidate for candidate in chain([name], numbered) if candidate not in taken_names)
 
@@ -142,20 +139,18 @@ def latest_build_values(
     first."""
     of_builds = f"SELECT {column} FROM builds JOIN hunts ON hunts.id = session_id"
     like = f"{sql_condition} AND {ALIKE.format('hunts')} AND {built_for_host_sql('builds')}"
-    return history.select(
-        f"{of_builds} WHERE {like} ORDER BY at DESC LIMIT {limit}", comparable_hunt_parameters(settings)
-    )
+    values = comparable_hunt_parameters(settings)
+    return history.select(f"{of_builds} WHERE {like} ORDER BY at DESC LIMIT {limit}", values)
 
 
 def latest_run_values(
     history: "History", settings: Settings, columns: str, sql_condition: str = "true", limit: int = RECENT
 ) -> list[tuple[Any, ...]]:
-    """The values of these columns in the latest ``limit`` runs of comparable hunts on the host, newest first."""
+    """The values of ``columns`` in the latest ``limit`` runs of comparable hunts on the host, newest first."""
     of_runs = f"SELECT {columns} FROM runs JOIN hunts ON hunts.id = session_id"
     like = f"{sql_condition} AND {SAME_WORK} AND {LATEST}"
-    return history.select(
-        f"{of_runs} WHERE {like} ORDER BY runs.started DESC LIMIT {limit}", comparable_hunt_parameters(settings)
-    )
+    values = comparable_hunt_parameters(settings)
+    return history.select(f"{of_runs} WHERE {like} ORDER BY runs.started DESC LIMIT {limit}", values)
 
 
 def median_of_column(rows: list[tuple[Any, ...]]) -> float | None:
@@ -190,11 +185,12 @@ SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL
 
 
 def read_run_noise(history: "History", settings: Settings) -> float | None:
-    """The s.d. of one run, as a fraction, from the newest A/A or else from comparable hunts; None for too few runs.
+    """The standard deviation of one run, as a fraction, from the newest A/A test or, without an A/A test, from
+    comparable hunts; None if there are too few runs.
 
-    In hunts, the s.d. is estimated from differences between successive runs of one build, because the differences
-    cancel slow drift. The median of the differences is robust against outliers. Only runs of different visits are
-    compared, because hunts also compare builds of different visits.
+    In hunts, the standard deviation is estimated from differences between successive runs of one build, because the
+    differences cancel slow drift. The median of the differences is robust against outliers. Only runs in different
+    visits (starts of the server) are compared, because the builds that a hunt compares also run in different visits.
     """
     if trial := newest_aa_noise(history, settings):
         return initial_noise(trial.run, settings.metric)
@@ -225,16 +221,15 @@ def read_run_noise(history: "History", settings: Settings) -> float | None:
 
 
 def newest_aa_noise(history: "History", settings: Settings) -> Noise | None:
-    """The noise of the metric in the newest A/A of the workload that did not fail and has enough runs; None if there
-    is no such A/A.
+    """The noise of the metric in the newest A/A test of the workload that did not fail and has enough runs; None
+    without such a test.
     """
     overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = :overrides"
     where = f"kind = 'noise' AND {ALIKE.format('sessions')} AND host = :host AND workload = :workload AND {overrides}"
+    metric, exact = settings.metric, settings.prior.exact
     for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", comparable_hunt_parameters(settings)):
-        alike = [
-            run for run in comparable_runs(trial) if is_exact_count(run.facts, settings.metric) == settings.prior.exact
-        ]
-        if not trial.failure and (noise := noise_of_metric([(run.round, run.facts) for run in alike], settings.metric)):
+        alike = [run for run in comparable_runs(trial) if is_exact_count(run.facts, metric) == exact]
+        if not trial.failure and (noise := noise_of_metric([(run.round, run.facts) for run in alike], metric)):
             return noise
     return None
 
@@ -242,7 +237,8 @@ def newest_aa_noise(history: "History", settings: Settings) -> Noise | None:
 def read_fitness_checks(history: "History", machine: str = "") -> dict[str, list[Check]]:
     """The fitness checks of each machine, or of ``machine`` only, oldest first, without damaged and empty checks.
 
-    The key of a machine is the name of the host or, for a leased machine, the address.
+    The result maps each machine to its checks; the key of a machine is the name of its host or, for a leased machine,
+    the address.
     """
     names = {"check": FITNESS_CHECK, "accepted": ACCEPTED_CHECK, "machine": machine}
     checks: dict[str, list[Check]] = {}

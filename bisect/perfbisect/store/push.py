@@ -92,12 +92,8 @@ def push(
     due, refused = list[SessionToPush](), list[str]()
     for session, uid, ended, last, process, failure, *row in history.select(OWN_SESSIONS, {"only": only_session}):
         name = f"{origin}:{session}"
-        works = (
-            process != this_process_with_owner() and unfinished_state(process, failure) == "running"
-            if is_running is None
-            else is_running
-        )
-        runs = ended is None and works
+        in_other_process = process != this_process_with_owner() and unfinished_state(process, failure) == "running"
+        runs = ended is None and (in_other_process if is_running is None else is_running)
         digest = hashlib.sha256(repr((process, failure, row)).encode(errors="replace")).hexdigest()
         entry, former, was_running = pushed.get(name, (0, "", False))
         if (entry, former) != (last or 0, digest) or runs or was_running:
@@ -120,15 +116,11 @@ def uids_under_other_names(history: History, central: "Connection", origin: str)
     """The uids of the sessions of this history that the central history has under other names. Raises UsageError like
     ``push``."""
     own_sessions = history.select("SELECT id, uid FROM sessions WHERE origin IS NULL")
-    central_uids: dict[str, str] = dict(
-        central.execute(OF_HISTORIES, [origin, [uid for _, uid in own_sessions]]).fetchall()
-    )
+    uids = [uid for _, uid in own_sessions]
+    central_uids: dict[str, str] = dict(central.execute(OF_HISTORIES, [origin, uids]).fetchall())
     for name in {central_name.partition(":")[0] for central_name in central_uids}:
-        matches = {
-            central_uids[f"{name}:{number}"] == uid
-            for number, uid in own_sessions
-            if f"{name}:{number}" in central_uids
-        }
+        renamed = {f"{name}:{number}": uid for number, uid in own_sessions}
+        matches = {central_uids[session] == uid for session, uid in renamed.items() if session in central_uids}
         if name == origin and False in matches:
             raise UsageError(f"The central history already has another history with the name {origin}.", OTHER_NAME)
         if name != origin and matches == {True}:
@@ -140,28 +132,22 @@ def uids_under_other_names(history: History, central: "Connection", origin: str)
 def push_session(history: History, central: "Connection", origin: str, session_to_push: SessionToPush) -> int:
     """Push a session. Returns the number of added log entries. Raises UsageError if the central history has another
     session with this name."""
-    added, last = 0, -1
+    added, last, name = 0, -1, session_to_push.name
     new_entries = "SELECT id FROM events WHERE session_id = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
     while last < session_to_push.last_entry:
         with central.transaction():
-            central.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [session_to_push.name])
-            central_uid, entry = central.execute(CENTRAL_STATE, [session_to_push.name]).fetchone() or (
-                session_to_push.uid,
-                0,
-            )
+            central.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+            state = central.execute(CENTRAL_STATE, [name]).fetchone()
+            central_uid, entry = state or (session_to_push.uid, 0)
             if central_uid != session_to_push.uid:
-                raise UsageError(
-                    f"the central history has another session with the id {session_to_push.name}", OTHER_NAME
-                )
+                raise UsageError(f"the central history has another session with the id {name}", OTHER_NAME)
             new = history.select(new_entries, [session_to_push.session, entry, session_to_push.last_entry, ENTRIES])
             last = new[-1][0] if new else entry
             write_rows_and_entries(history, central, origin, session_to_push, entry, last)
             keep = "INSERT INTO pushes VALUES (%s, %s, %s, CASE WHEN %s THEN extract(epoch FROM now()) END)"
             change = "entry = excluded.entry, digest = excluded.digest, seen = excluded.seen"
-            central.execute(
-                f"{keep} ON CONFLICT (session_id) DO UPDATE SET {change}",
-                [session_to_push.name, last, session_to_push.digest, session_to_push.is_running],
-            )
+            values = [name, last, session_to_push.digest, session_to_push.is_running]
+            central.execute(f"{keep} ON CONFLICT (session_id) DO UPDATE SET {change}", values)
         added += len(new)
     return added
 
@@ -186,9 +172,8 @@ def write_rows_and_entries(
         columns, key = TABLES[table].split(), central_primary_key(table)
         changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key) if replace else ""
         then = f"({', '.join(key)}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
-        insert = (
-            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) ON CONFLICT {then}"
-        )
+        places = ", ".join(["%s"] * len(columns))
+        insert = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places}) ON CONFLICT {then}"
         if rows := rows_of(table, where, *values):
             central.cursor().executemany(insert, rows)
 

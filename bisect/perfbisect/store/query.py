@@ -1,4 +1,4 @@
-"""Read-only SQL queries of users, and prepared queries for `bisect query --examples` and `bisect serve`."""
+"""Runs read-only SQL queries of users, and contains example queries for `bisect query --examples` and `bisect serve`."""
 
 import re
 import sqlite3
@@ -115,14 +115,14 @@ WHERE repeated > 1 GROUP BY host, builder, workload ORDER BY host, builder, work
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The columns and the rows of a query; the rows are read lazily."""
+    """The names of the columns, and the rows, of a query's result. Each row is read when it is needed."""
 
     columns: tuple[str, ...]
     rows: Generator[tuple[Any, ...]]
 
 
 def run_read_only_query(connection: sqlite3.Connection, sql: str, history_path: Path) -> QueryResult:
-    """The result of one SQL statement that only reads.
+    """The result of a single SQL statement, which may only read.
 
     Raises UsageError for a mistake in the SQL, and for a statement that writes.
     """
@@ -139,7 +139,8 @@ def run_read_only_query(connection: sqlite3.Connection, sql: str, history_path: 
 
 
 def read_rows(cursor: sqlite3.Cursor, history_path: Path) -> Generator[tuple[Any, ...]]:
-    """The rows of a cursor, read lazily. Raises UsageError or EnvironmentFailure if a row cannot be read."""
+    """The rows of a cursor. Each row is read when it is needed. Raises UsageError or EnvironmentFailure if a row cannot
+    be read."""
     with query_errors_explained(cursor.connection, history_path):
         yield from cursor
 
@@ -147,7 +148,8 @@ def read_rows(cursor: sqlite3.Cursor, history_path: Path) -> Generator[tuple[Any
 def authorize_reads(
     action: int, argument: str | None, second: str | None, _database: str | None, _by: str | None
 ) -> int:
-    """The authorizer callback of SQLite: SQLITE_OK for an action that reads, otherwise SQLITE_DENY."""
+    """A callback with which SQLite asks whether an action is allowed: SQLITE_OK for an action that reads, otherwise
+    SQLITE_DENY."""
     allowed = (
         action in READS
         or (action == sqlite3.SQLITE_PRAGMA and argument in PRAGMAS)
@@ -160,14 +162,12 @@ def authorize_reads(
 
 @contextmanager
 def query_errors_explained(connection: sqlite3.Connection, history_path: Path, sql: str = "") -> Iterator[None]:
-    """Within the block, raise SQLite's errors about a user's query ``sql`` as UsageError, and about a damaged history
-    as EnvironmentFailure."""
+    """Within the ``with`` block, raise UsageError instead of SQLite's errors about the user's query ``sql``, and
+    EnvironmentFailure instead of SQLite's errors about a damaged history."""
     try:
         yield
-    except (
-        sqlite3.Warning,
-        sqlite3.ProgrammingError,
-    ) as failure:  # several statements (the class depends on Python's version), or a parameter
+    # several statements (the class depends on Python's version), or a parameter
+    except (sqlite3.Warning, sqlite3.ProgrammingError) as failure:
         raise UsageError(f"The query is wrong: {failure}", "Give a single statement without parameters.") from failure
     except UnicodeError as failure:
         raise UsageError("The query is not valid UTF-8.") from failure
@@ -189,8 +189,8 @@ def query_errors_explained(connection: sqlite3.Connection, history_path: Path, s
 
 
 def schema_hint(connection: sqlite3.Connection, sql: str) -> str:
-    """A hint for a wrong statement: the columns of the tables and views that the statement names; if it names none, the
-    names of all tables and views."""
+    """A hint after a mistake in an SQL statement: the columns of the tables and views that the statement names; if it
+    names none, the names of all tables and views."""
     select = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
     names = sorted(name for (name,) in connection.execute(select))
     words = {*re.findall(r"\w+", sql.lower())}
@@ -203,7 +203,7 @@ def schema_hint(connection: sqlite3.Connection, sql: str) -> str:
 
 
 def datasette_arguments(database: str, datasette_major: int) -> dict[str, Any]:
-    """The arguments of Datasette, by its major version, for a history that Datasette calls ``database``."""
+    """The arguments with which Datasette of a major version serves a history under the name ``database``."""
     about = {"description": "All hunts and trials. The table events is the log. The other tables are derived from it."}
     queries = {"queries": {name: {"title": title, "sql": sql.strip()} for name, (title, sql) in QUERIES.items()}}
     title = {"title": "perfbisect"}

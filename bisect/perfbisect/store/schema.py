@@ -36,13 +36,7 @@ OPTIONAL = (  # columns that may be null
     "origin", "process", "qps", "ratio", "reason", "repository", "request", "same_as", "status", "within_visits",
 )  # fmt: skip
 TYPES = {int: "INTEGER", float: "REAL", str: "TEXT"}
-REFERENCES = {
-    "session_id": "sessions",
-    "about": "sessions",
-    "hunt_id": "sessions",
-    "host_id": "hosts",
-    "batch_id": "batches",
-}
+REFERENCES = dict.fromkeys(("session_id", "about", "hunt_id"), "sessions") | {"host_id": "hosts", "batch_id": "batches"}
 FACT = "event_id session_id commit_hash node host"
 
 TABLES = {  # name → columns, the primary key first
@@ -95,10 +89,7 @@ TABLES = {  # name → columns, the primary key first
     "batch_hunts": "batch_id number arguments folder hosts hunt_id status failure process job",
 }
 # Tables whose key is not the first column → the key.
-KEYS = {
-    "suspects": ("session_id", "rank"),
-    "batch_hunts": ("batch_id", "number"),
-}
+KEYS = {"suspects": ("session_id", "rank"), "batch_hunts": ("batch_id", "number")}
 INDEXES = (
     ("sessions", "about"), ("attempts", "session_id"), ("events", "session_id"), ("builds", "commit_hash"),
     ("builds", "session_id", "commit_hash"), ("skips", "session_id", "commit_hash"), ("runs", "session_id", "commit_hash", "started"),

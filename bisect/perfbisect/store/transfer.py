@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 UID = re.compile(r"[\w.-]{1,100}")
-LONGEST_NAME = 255  # characters
+LONGEST_NAME = 255  # most characters of a name
 LONGEST = 256 << 20  # most bytes of a value
 TURN = 1.0  # the longest transaction in seconds; other writers wait much longer for a lock
 PAUSE = 0.2  # seconds; twice the longest time between two attempts of SQLite to get a lock
@@ -56,7 +56,7 @@ class CopyResult:
     """The result of copying a session: its name in each history, and whether events were added."""
 
     source_name: str  # name in the source: hunt 12, c3
-    target_name: str  # name in the target
+    target_name: str  # name in the target: hunt 12, c3
     outcome: str  # new, grown, known, or conflict
 
 
@@ -116,9 +116,7 @@ def numbers_with_related(source: History, names: Sequence[int | str]) -> list[in
         if isinstance(name, int):
             numbers.update(source.columns(name, "id", hunts_only=True))
         elif name.startswith("b"):
-            begun = {
-                batch_hunt.hunt for batch_hunt in read_batch(source, int(name[1:])).hunts if batch_hunt.hunt is not None
-            }
+            begun = {hunt.hunt for hunt in read_batch(source, int(name[1:])).hunts if hunt.hunt is not None}
             if not begun:
                 raise UsageError(f"No hunt of batch {name} has begun.")
             numbers |= begun
@@ -161,9 +159,8 @@ def copy_sessions(
                 requests[session] = head.start_event.request
             else:
                 fold(log, source.attempt_starts(session))
-            copied_numbers[session], how = copy_session(
-                head_with_target_numbers(head, copied_numbers), log, turns, origin
-            )
+            new_head = head_with_target_numbers(head, copied_numbers)
+            copied_numbers[session], how = copy_session(new_head, log, turns, origin)
         done.append(CopyResult(session_name(kind, session), session_name(kind, copied_numbers[session]), how))
     copy_batches(source, target, copied_numbers, origin, process)
     return done
@@ -208,12 +205,8 @@ def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTur
             number = number or target.insert_session(head.settings, head.start_event, head.started, **whose)
             row: dict[str, Any] = {"settings": compact_json(head.settings)}
             if head.about:
-                row |= {
-                    "about": head.about,
-                    "drop_between": json.dumps(head.drop_workload_and_builds)
-                    if head.drop_workload_and_builds
-                    else None,
-                }
+                drop = json.dumps(head.drop_workload_and_builds) if head.drop_workload_and_builds else None
+                row |= {"about": head.about, "drop_between": drop}
             db.table("sessions").update(number, row)
             complete = write_until_turn_ends(db, number, head, tail, write_turns)
         if complete:
@@ -241,11 +234,9 @@ def entry_without_numbers(entry: TimedEvent) -> tuple[float, str, str]:
 
 def renumbered_event(event: Event, session: int, about: int | None) -> Event:
     """The event with the session number ``session``. In a proof, the number of the proven hunt becomes ``about``."""
-    match event:
-        case SessionStarted():
-            return replace(event, session=session, request=request_about_hunt(event.request, about))
-        case _:
-            return event
+    if isinstance(event, SessionStarted):
+        return replace(event, session=session, request=request_about_hunt(event.request, about))
+    return event
 
 
 def request_about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
@@ -334,10 +325,8 @@ def checked_head(head: SessionHead, log: Sequence[TimedEvent], requests: Mapping
             if isinstance(event, RunFinished | CandidateSkipped) and event.workload >= works:
                 raise ValueError("a run or a failed build has the number of a workload that does not exist")
     if head.drop_workload_and_builds and head.about is not None and head.about in requests:
-        (work, first, last), (builds, works) = (
-            head.drop_workload_and_builds,
-            build_and_workload_counts(requests[head.about]),
-        )
+        work, first, last = head.drop_workload_and_builds
+        builds, works = build_and_workload_counts(requests[head.about])
         if not (0 <= first < last < builds and 0 <= work < works):
             raise ValueError("its drop names a build or a workload that does not exist")
     return head
@@ -358,9 +347,8 @@ def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int
     if head.start_event.request.reverts and about is None:
         raise ValueError("its hunt is missing")
     plan = replace(head.start_event, request=request_about_hunt(head.start_event.request, about))
-    return replace(
-        head, about=about, drop_workload_and_builds=head.drop_workload_and_builds if about else None, start_event=plan
-    )
+    drop = head.drop_workload_and_builds if about else None
+    return replace(head, about=about, drop_workload_and_builds=drop, start_event=plan)
 
 
 def write_until_turn_ends(
@@ -371,13 +359,8 @@ def write_until_turn_ends(
     """
     [have] = db.execute("SELECT count(*) FROM attempts WHERE session_id = ?", [session]).fetchone()
     for began, failure in head.attempts[have:]:
-        row = {
-            "session_id": session,
-            "started": began,
-            "process": write_turns.process,
-            "failure": mask_credentials(failure) or None,
-        }
-        db.table("attempts").insert(row)
+        row = {"session_id": session, "started": began, "process": write_turns.process}
+        db.table("attempts").insert({**row, "failure": mask_credentials(failure) or None})
     into = replace(write_turns.history.session_log(session), is_foreign=True)
     for index, (at, event) in enumerate(log):
         if index and write_turns.is_turn_over():
@@ -394,6 +377,5 @@ def check_file_integrity(connection: sqlite3.Connection, path: Path) -> None:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
         [answer] = connection.execute("PRAGMA quick_check(1)").fetchone()
     if answer != "ok":
-        raise EnvironmentFailure(
-            f"The history {path} is damaged: {answer}.", f"To save the readable part: sqlite3 {path} .recover"
-        )
+        advice = f"To save the readable part: sqlite3 {path} .recover"
+        raise EnvironmentFailure(f"The history {path} is damaged: {answer}.", advice)

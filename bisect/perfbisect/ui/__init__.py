@@ -1,2 +1,1 @@
-"""Views of a running hunt. A view shows the events of sessions; the code that builds and measures never calls a
-view."""
+"""Views, which show the events of running sessions. The code that builds and measures never calls a view."""

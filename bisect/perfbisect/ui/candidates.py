@@ -34,7 +34,7 @@ from perfbisect.wording.quantities import (
     figure,
     ratio_cells,
 )
-from perfbisect.wording.table import GAP, in_width, cut
+from perfbisect.wording.table import GAP, cut, in_width
 from perfbisect.wording.text import metric_title, printable
 from perfbisect.wording.trials import relative_metric
 from perfbisect.wording.verdicts import classification_name
@@ -165,9 +165,8 @@ def pair_lines(
     good_sign, bad_sign = (glyphs.good, "bold"), (glyphs.bad, STYLES[Classification.NOW])
     typically = f"{factor(median(high / low for low, high in readings))} in {count(len(readings), 'pair')}"
     figures = f", {metric_title(metric)}: {typically}"
-    lines = [
-        Text.assemble(bad_sign, f" {build_name(commits[0])} beside ", good_sign, f" {build_name(commits[1])}{figures}")
-    ]
+    first_name, second_name = map(build_name, commits)
+    lines = [Text.assemble(bad_sign, f" {first_name} beside ", good_sign, f" {second_name}{figures}")]
     for (low, high), values in zip(latest, behind, strict=True):
         left_margin, drawn, right_margin = dumbbell(low, high, span, size, glyphs)
         ends = [(sign, dict([good_sign, bad_sign]).get(sign, "")) for sign in drawn]
@@ -328,7 +327,7 @@ def ratio_lines(trial: SessionState, width: int) -> Iterator[str]:
     rows = cells if down is works else [list(row) for row in zip(*cells, strict=True)]
     lines = [[name, *row] for name, row in zip(down, rows, strict=True)]
     title = f"{relative_metric(trial)} relative to {printable(request.subjects[0].name)}"
-    for fitting in range(len(across), 0, -1):  # as many columns as fit
+    for fitting in range(len(across), 0, -1):  # the largest number of columns that fits
         rows_drawn = tables.table((title, *across[:fitting]), [row[: fitting + 1] for row in lines], right=across)
         if max(map(cell_len, rows_drawn)) <= width:
             break

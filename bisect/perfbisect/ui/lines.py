@@ -58,7 +58,7 @@ from perfbisect.errors import PerfBisectError
 from perfbisect.process import CLOCK
 from perfbisect.ui.screen import verdict_sentences
 from perfbisect.ui.session_update import view_after, view_after_earlier_attempts
-from perfbisect.ui.session_view import REPORT, ActiveBuild, ActiveRun, Report, SessionRow, SessionView, TimedEvent
+from perfbisect.ui.session_view import REPORT, ActiveRun, Activity, Report, SessionRow, SessionView, TimedEvent
 from perfbisect.ui.stream import write_line
 from perfbisect.wording.quantities import build_origin, count, duration, extent, figure, ratio, stopped_run, time_of_day
 from perfbisect.wording.text import advised, execution_text, listed, patch_summary, printable, safe_json
@@ -124,7 +124,7 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
 def labelled_commit_text(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
     """The word and the text of the line for an event of a commit; None if the event has no line."""
     match event:
-        case BuildStarted(commit=commit, reused=False):  # a reused build has only the line of its BuildFinished
+        case BuildStarted(commit=commit, reused=False):  # a reused build has only the line of the event BuildFinished
             return "building", printable(f"{commit.date} {commit.short_subject}")
         case BuildFinished():
             return "built", build_text(view, event)
@@ -246,7 +246,7 @@ def decision_text(view: SessionView, order: Measure) -> str:
     return f"{plan}{together}{layouts}{counted}{purpose}{link}{view.summary}"
 
 
-def activity_line(view: SessionView, host: str, activity: ActiveBuild | ActiveRun, now: float) -> str:
+def activity_line(view: SessionView, host: str, activity: Activity, now: float) -> str:
     """A line about the build or run on which a host works at ``now``: its progress and its duration so far."""
     if isinstance(activity, ActiveRun):
         word, steps = "running", f"run {activity.number} of {activity.runs_of_order}, "
@@ -334,7 +334,7 @@ class PlainLines:
     def remind(self) -> None:
         """Write the activity of each host, if no line was written for a minute."""
         with self._writing:
-            now, written = self.now(), set[str]()  # one run may be for several hunts: its line is written once
+            now, written = self.now(), set[str]()  # the line of a run that is for several hunts is written once
             for hunt, view in self.views.items() if now - self.latest >= SILENCE and not self.quiet else ():
                 for host, doing in view.activity_by_host.items():
                     line = activity_line(view, host, doing, now) if doing and not doing.is_finished else ""

@@ -1,7 +1,9 @@
-"""The screen of a session as lines of text, a pure function of the view, the size of the terminal, and the time."""
+"""Renders the live screen of a session as lines of text. The lines depend only on the view, the size of the terminal,
+and the time."""
 
 import textwrap
 from dataclasses import dataclass
+from itertools import chain
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -10,7 +12,7 @@ from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.metrics import shown_unit, shown_value
 from perfbisect.core.domain.orders import Purpose, Verdict
 from perfbisect.ui.candidates import RECENT, axis_lines, candidate_table, pair_lines, ratio_lines, short_revision
-from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, credible_set_size, minutes_left
+from perfbisect.ui.session_view import ActiveBuild, ActiveRun, Activity, SessionView, credible_set_size, minutes_left
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import (
     build_origin,
@@ -33,14 +35,16 @@ WARNINGS = 5  # number of the latest warnings that a screen shows, because its h
 
 @dataclass(frozen=True, slots=True)
 class ScreenBlock:
-    """Lines that belong together. On a short terminal, blocks with a low ``priority`` lose lines first."""
+    """Successive lines of the screen. If the terminal has too few lines, lines of blocks with a low ``priority`` are
+    removed first."""
 
     lines: list[Text]
     priority: int
 
 
 def screen_lines(view: SessionView, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[Text]:
-    """The screen at ``now`` (epoch seconds): at most ``height`` lines (None: no limit) of at most ``width`` columns."""
+    """The lines of the screen at the time ``now`` (seconds since 1970): at most ``height`` lines (None: no limit) of at
+    most ``width`` columns."""
     room, table_of = max(10, width - 2), ScreenBlock([], 5)
     warned = ScreenBlock(warning_lines(view, room, complete=height is None), 3)
     busy = view.ended is None and (view.is_verdict_final or not view.state.verdict)
@@ -66,9 +70,7 @@ def screen_lines(view: SessionView, width: int, height: int | None, now: float, 
 
 
 def fitted_lines(blocks: list[ScreenBlock], width: int, glyphs: Glyphs, *, empty_lines: bool) -> list[Text]:
-    """The lines of ``blocks``, cut to ``width`` columns and drawn with ``glyphs``; blocks are separated by empty
-    lines if ``empty_lines`` is true.
-    """
+    """The lines of ``blocks``, cut to ``width`` columns. If ``empty_lines`` is true, an empty line separates blocks."""
     lines: list[Text] = []
     for section in blocks:
         lines += [Text()] if empty_lines and lines and section.lines else []
@@ -82,8 +84,8 @@ def fitted_lines(blocks: list[ScreenBlock], width: int, glyphs: Glyphs, *, empty
 
 
 def table_height(other_blocks: list[ScreenBlock], table_lines: int, height: int | None) -> tuple[int, bool]:
-    """The number of lines on the screen for a table of ``table_lines`` lines, and whether there is space for empty
-    lines between blocks.
+    """The number of lines that the screen can show of a table of ``table_lines`` lines, and whether there is space for
+    empty lines between blocks.
 
     If ``height`` is too small for all lines, this function removes lines from ``other_blocks``.
     """
@@ -102,8 +104,8 @@ def table_height(other_blocks: list[ScreenBlock], table_lines: int, height: int 
 
 
 def header_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """Two lines: first the subject of the measurement and the times; then the range and costs of a hunt, or the
-    progress of a trial.
+    """The first two lines of the screen: the name of what is measured, and the times; then the range and the costs of a
+    hunt, or the progress of a trial.
     """
     hunt, trial, runs = view.hunt, view.trial, view.state.run_count
     if trial:
@@ -129,7 +131,7 @@ def header_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) -> l
 
 
 def elapsed_and_left(view: SessionView, now: float) -> list[str]:
-    """The elapsed time and, until the verdict, the estimated remaining time."""
+    """The elapsed time, and before the verdict the estimated remaining time."""
     until, minutes = view.ended or now, minutes_left(view, now)
     elapsed = f"{clock(until - (view.began or until))} elapsed"
     if view.ended is not None or view.state.verdict is not None:
@@ -138,8 +140,8 @@ def elapsed_and_left(view: SessionView, now: float) -> list[str]:
 
 
 def justified_line(left: list[str], right: list[str], width: int, glyphs: Glyphs, begin: str, end: str) -> Text:
-    """One line with the facts ``left`` at its left end and the facts ``right`` at its right end; if space is short,
-    facts of ``left`` are dropped first.
+    """A line with the texts ``left`` at its left end and the texts ``right`` at its right end. If the line is too long,
+    texts of ``left`` are omitted first.
     """
     behind = joined_facts(right, width, glyphs)
     front = joined_facts(left, width - cell_len(behind) - 2, glyphs)
@@ -147,7 +149,8 @@ def justified_line(left: list[str], right: list[str], width: int, glyphs: Glyphs
 
 
 def joined_facts(parts: list[str], width: int, glyphs: Glyphs) -> str:
-    """The facts of ``parts`` that fit together into ``width`` columns, from the first fact on, separated by dots."""
+    """As many of the texts ``parts`` as fit into ``width`` columns, beginning with the first text, with dots between
+    them."""
     line = ""
     for part in parts:
         longer = f"{line} {glyphs.dot} {part}" if line else part
@@ -158,7 +161,8 @@ def joined_facts(parts: list[str], width: int, glyphs: Glyphs) -> str:
 
 
 def phase_line(view: SessionView, width: int) -> list[Text]:
-    """A line with the purpose and the progress of the present orders; no line before the first order."""
+    """A line with the purpose and the progress of the work orders that hosts carry out now; no line before the first
+    work order."""
     if view.search_verdict:
         parts = count(len(view.state.explanation_events), "part")
         reason = f"measuring the reason, {parts} so far; the verdict is final, and Ctrl-C stops only this measurement"
@@ -174,8 +178,8 @@ def phase_line(view: SessionView, width: int) -> list[Text]:
 
 
 def activity_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """The current activity of each host: always two lines for a host and one line for a build host, so that no line
-    moves on the screen.
+    """The lines that show what each host does now: always two lines for a host and one line for a build host, so that
+    lines do not move on the screen.
     """
     names, build_hosts = view.measuring_hosts, view.state.build_hosts
     if not names:
@@ -191,10 +195,8 @@ def activity_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) ->
     return lines
 
 
-def build_host_line(
-    view: SessionView, activity: ActiveBuild | ActiveRun | None, width: int, now: float, glyphs: Glyphs
-) -> Text:
-    """The current activity of a build host, in one line."""
+def build_host_line(view: SessionView, activity: Activity | None, width: int, now: float, glyphs: Glyphs) -> Text:
+    """A line that shows what a build host does now."""
     if not isinstance(activity, ActiveBuild):
         return Text("free", "dim")
     word, (short, _) = "built     " if activity.is_finished else "building  ", view.activity_title(activity)
@@ -203,9 +205,9 @@ def build_host_line(
 
 
 def host_activity_lines(
-    view: SessionView, activity: ActiveBuild | ActiveRun | None, width: int, now: float, glyphs: Glyphs
+    view: SessionView, activity: Activity | None, width: int, now: float, glyphs: Glyphs
 ) -> list[Text]:
-    """Two lines: the current activity of a host, and its progress."""
+    """Two lines: what a host does now, and the progress of this activity."""
     match activity:
         case ActiveBuild() as build:
             word = "built     " if build.is_finished else "building  "
@@ -224,7 +226,7 @@ def host_activity_lines(
 
 
 def build_line(view: SessionView, build: ActiveBuild, width: int, now: float, glyphs: Glyphs) -> Text:
-    """The progress of a build: a bar, the elapsed time, the steps and the stage."""
+    """A line with the progress of a build: a bar, the elapsed time, the number of steps and the stage."""
     row = view.tested.get(build.candidate)
     if build.is_finished and row is not None and row.builds:
         latest = row.builds[-1]
@@ -243,16 +245,16 @@ def build_line(view: SessionView, build: ActiveBuild, width: int, now: float, gl
 
 
 def bar_width_and_text(parts: list[str], width: int, glyphs: Glyphs) -> tuple[int, str]:
-    """The width of a progress bar, and the text to its right: the facts of ``parts`` that fit, from the first fact on.
-    Only a long text makes the bar shorter, so that the bar seldom changes its width.
+    """The width of a progress bar, and the text to its right: as many of ``parts`` as fit, beginning with the first.
+    The bar becomes shorter only for a long text, so that its width seldom changes.
     """
     behind = joined_facts(parts, width - SMALLEST - 2, glyphs)
     return max(SMALLEST, min(60, width - max(36, cell_len(behind) + 2))), f"  {behind}"
 
 
 def run_line(view: SessionView, run: ActiveRun, width: int, now: float, glyphs: Glyphs) -> Text:
-    """The rates of the present run as a sparkline whose scale is from 0 to the highest rate of the hunt, and the
-    latest rate.
+    """A line with the present run's rate over time as a sparkline, and the latest rate. The scale of the sparkline is
+    from 0 to the highest rate in the hunt.
     """
     passed = max(0.0, now - run.since)
     if run.planned_seconds:  # the bar ends at the planned duration
@@ -278,7 +280,7 @@ def run_line(view: SessionView, run: ActiveRun, width: int, now: float, glyphs: 
 
 
 def latest_pair_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
-    """The latest pairs of runs; no lines after the verdict or the end of the session."""
+    """Lines with the latest pairs of runs; no lines after the verdict or the end of the session."""
     state = view.state
     if state.verdict or view.ended:
         return []
@@ -292,8 +294,8 @@ def latest_pair_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Tex
 
 
 def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
-    """Two lines: the most probable culprit and its probability; then the ratio between good and bad, and the noise.
-    After the verdict, only the second line is shown.
+    """Two lines: the most probable culprit and its probability; then the ratio of bad to good, and the noise. After the
+    verdict, only the second line.
     """
     posterior = view.state.belief
     if posterior is None or view.hunt is None:
@@ -308,30 +310,28 @@ def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
         parts.append(f"bad is {ratio(effect)} of good")
     if posterior.change < 0.95:
         parts.append(f"{chance(posterior.change)} that good and bad differ")
-    parts += [
-        f"noise {percent(posterior.noise)}",
-        f"95 % credible set: {count(credible_set_size(posterior, 0.95), 'candidate')}",
-    ]
+    credible = count(credible_set_size(posterior, 0.95), "candidate")
+    parts += [f"noise {percent(posterior.noise)}", f"95 % credible set: {credible}"]
     second = Text(joined_facts(parts, width, glyphs), "dim")
     return [second] if view.state.verdict else [first, second]
 
 
 def warning_lines(view: SessionView, width: int, complete: bool) -> list[Text]:
-    """The forecast and the warnings, wrapped to the width; unless ``complete`` is true, only the latest warnings,
-    each cut to two lines.
+    """Lines with the forecast and the warnings. If ``complete`` is false, only the latest warnings are shown, each cut
+    to two lines.
     """
     first = folded_lines(view.forecast, width, "", 2, "dim") if view.forecast and view.state.verdict is None else ()
     texts = [advised(text, advice) for text, advice in view.state.warnings.items()]
     texts += [printable(text) for text in (view.state.belief.warnings if view.state.belief is not None else ())]
     texts = texts if complete else texts[-WARNINGS:]
-    return [
-        *first,
-        *(line for text in texts for line in folded_lines(f"! {text}", width, "  ", 9 if complete else 2, "yellow")),
-    ]
+    max_lines = 9 if complete else 2
+    folded = (folded_lines(f"! {text}", width, "  ", max_lines, "yellow") for text in texts)
+    return [*first, *chain.from_iterable(folded)]
 
 
 def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
-    """The verdict in sentences, and the added options with which commits that had failed could be built."""
+    """The verdict in sentences, and the compiler options that perfbisect added to build commits that failed without
+    them."""
     history = view.report_command(view.state.id).removeprefix(f"bisect show {view.state.id}")
     return *VerdictSentences(view.state, view.commit, history).sentences(verdict), *view.state.remedy
 
@@ -348,7 +348,8 @@ def verdict_lines(view: SessionView, width: int) -> list[Text]:
 
 
 def folded_lines(text: str, width: int, begin: str, max_lines: int, style: str = "") -> list[Text]:
-    """``text`` wrapped to at most ``max_lines`` lines of at most ``width`` columns; … marks omitted text."""
+    """``text``, wrapped into at most ``max_lines`` lines of at most ``width`` columns. If text is omitted, … is shown
+    instead."""
     start = text[: len(text) - len(text.lstrip())]
     held = text.strip().replace(" %", "\N{NO-BREAK SPACE}%")
     shape = textwrap.TextWrapper(width, start, begin, max_lines=max_lines, placeholder=" …")

@@ -34,6 +34,7 @@ from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.ui.session_view import (
     ActiveBuild,
     ActiveRun,
+    Activity,
     ExpectedRuns,
     OrderGroup,
     SessionView,
@@ -74,10 +75,8 @@ def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> Sess
         case SessionEnded(reason_follows=True):
             return replace(view, search_verdict=event.verdict, is_verdict_final=True)
         case SessionEnded(verdict):
-            why = reason_text(state, view.report_command(state.id))
-            return replace(
-                view, ended=at, latest_activity=None, activity_by_host={}, search_verdict=verdict, reason=why
-            )
+            view = replace(view, ended=at, latest_activity=None, activity_by_host={}, search_verdict=verdict)
+            return replace(view, reason=reason_text(state, view.report_command(state.id)))
         case Decided(decision):
             begins = view.search_start is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
             searching = (at, entropy_in_bits(decision.belief)) if begins else view.search_start
@@ -91,9 +90,8 @@ def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> Sess
             view = replace(view, search_verdict=None, order_group=OrderGroup(order, phase.runs_before, until))
             return replace(view, layout_ratio=layout_ratio_text(view))
         case SessionStarted(request=request) if request.works:
-            return replace(
-                view, began=at, ended=None, activity_by_host={}, place="", expected_runs=expected_runs(state)
-            )
+            view = replace(view, began=at, ended=None, activity_by_host={}, place="")
+            return replace(view, expected_runs=expected_runs(state))
         case SessionStarted():
             begins = view.ended is not None or view.is_verdict_final
             return replace(view, began=at, ended=None, search_verdict=None, is_verdict_final=False) if begins else view
@@ -175,9 +173,7 @@ def layout_ratio_text(view: SessionView) -> str:
     return f"{ratio(interval)} of {view.commit(reference).short_sha} in {count(compared, 'layout')}" if interval else ""
 
 
-def activity_after(
-    former: ActiveBuild | ActiveRun | None, event: LabEvent, at: float
-) -> ActiveBuild | ActiveRun | None:
+def activity_after(former: Activity | None, event: LabEvent, at: float) -> Activity | None:
     """The build or run that a host is busy with after ``event``; ``former`` is the activity before the event. None if
     the host is idle."""
     match event:

@@ -73,6 +73,9 @@ class ActiveRun:
     is_finished: bool = False
 
 
+Activity = ActiveBuild | ActiveRun  # what a host does, or has done last
+
+
 @dataclass(frozen=True, slots=True)
 class OrderGroup:
     """Successive orders with one purpose. ``runs_before`` and ``runs_after`` are counted from the start of the hunt."""
@@ -103,8 +106,8 @@ class SessionView:
     search_verdict: Verdict | None = None  # set when the search ends; the reason of the change may still be measured
     is_verdict_final: bool = False  # the verdict is final, and its reason is measured
     reason: str = ""  # the reason of the change that the verdict names; "" until it is known
-    latest_activity: ActiveBuild | ActiveRun | None = None  # on the host of the latest event, build hosts excepted
-    activity_by_host: Mapping[str, ActiveBuild | ActiveRun | None] = field(default_factory=dict)  # also of build hosts
+    latest_activity: Activity | None = None  # on the host of the latest event, build hosts excepted
+    activity_by_host: Mapping[str, Activity | None] = field(default_factory=dict)  # also of build hosts
     search_start: tuple[float, float] | None = None  # when the search began, and its bits at that time
     order_group: OrderGroup | None = None  # the latest orders of this attempt
     layout_ratio: str = ""  # the ratio so far, while a commit is compared in randomized layouts
@@ -160,7 +163,7 @@ class SessionView:
         commit, started = self.state.facts_of(self.sha(candidate)).commit, self.state.started
         return printable_commit(started.with_part_title(commit, candidate) if started else commit)
 
-    def activity_title(self, activity: ActiveBuild | ActiveRun) -> tuple[str, str]:
+    def activity_title(self, activity: Activity) -> tuple[str, str]:
         """Two texts that describe a build or run in progress. In a hunt, the texts are the short hash and the subject
         of the commit. In a trial, the texts of a build are the name of the build and ""; the texts of a run are the
         place (round, workload and build) and the number of the run.
@@ -172,7 +175,7 @@ class SessionView:
         commit = self.commit(activity.candidate)
         return commit.short_sha, commit.subject
 
-    def activity_of(self, candidate: int) -> ActiveBuild | ActiveRun | None:
+    def activity_of(self, candidate: int) -> Activity | None:
         """The build or run of a candidate that is in progress, on the first host that works on the candidate; None if
         no host does."""
         in_progress = (doing for doing in self.activity_by_host.values() if doing is not None and not doing.is_finished)
@@ -280,9 +283,8 @@ class SessionView:
     def highest_rate(self) -> float:
         """The highest rate of all runs so far, in operations per second."""
         ended = [operations_per_second(run) or 0.0 for row in self.tested.values() for run in row.runs]
-        current = [
-            qps for doing in self.activity_by_host.values() if isinstance(doing, ActiveRun) for qps in doing.samples
-        ]
+        activities = self.activity_by_host.values()
+        current = [qps for doing in activities if isinstance(doing, ActiveRun) for qps in doing.samples]
         return max((*ended, *current), default=0.0)
 
 

@@ -350,8 +350,8 @@ def change_note(row: FunctionRow, explanation: Explanation) -> str:
     if row.changed:
         return ", which this commit changes"
     if row.inlined:
-        bodies = ([body for body in row.inlined if not body.isupper()] or [*row.inlined])[:MAX_NAMES]  # without macros
-        names, verb = listed([quoted(body) for body in bodies]), "is" if len(bodies) == 1 else "are"
+        bodies = [body for body in row.inlined if not body.isupper()] or [*row.inlined]  # without names in capitals
+        names, verb = listed([*map(quoted, bodies[:MAX_NAMES])]), "is" if len(bodies[:MAX_NAMES]) == 1 else "are"
         return f", into which {names} {verb} inlined, which this commit changes"
     if not row.below_changed:
         return ""

@@ -77,10 +77,7 @@ def dumbbell(
     ``span`` has the value at the left end and the value at the right end of the line.
     """
     low, size = span[0], max(span[1] - span[0], 1e-12)
-    ends = sorted(
-        (round((value - low) / size * (width - 1)), sign)
-        for value, sign in ((before, glyphs.good), (after, glyphs.bad))
-    )
-    (first, left), (last, right) = ends
+    signs = ((before, glyphs.good), (after, glyphs.bad))
+    (first, left), (last, right) = sorted((round((value - low) / size * (width - 1)), sign) for value, sign in signs)
     drawn = left + glyphs.done * (last - first - 1) + right if last > first else glyphs.bad
     return glyphs.line * first, drawn, glyphs.line * (width - 1 - last)

@@ -43,11 +43,8 @@ def divisor_and_unit(largest: float, unit: str = "", smallest: float = 1.0) -> t
     The largest divisor is chosen for which ``largest`` / divisor is at least ``smallest``.
     """
     name = "" if unit == "us" or not unit else unit
-    divisor, prefix = next(
-        scale_pair
-        for scale_pair in SCALES.get(unit, SCALES[""])
-        if largest >= smallest * scale_pair[0] or scale_pair[0] == 1.0
-    )
+    scales = SCALES.get(unit, SCALES[""])
+    divisor, prefix = next(scale for scale in scales if largest >= smallest * scale[0] or scale[0] == 1.0)
     return divisor, " ".join(filter(None, (prefix, name)))
 
 
@@ -58,11 +55,8 @@ def amount(value: float, unit: str = "") -> str:
     scaled = value / divisor
     digits = 10.0 ** max(0, math.floor(math.log10(abs(scaled))) - 2) if abs(scaled) >= 1e4 else 1.0
     is_count = not name and abs(value) >= NO_DECIMALS_FROM
-    text = (
-        decimals(scaled, 0)
-        if is_count and digits == 1.0
-        else figure(round(scaled / digits) * digits if digits > 1 else scaled)
-    )
+    rounded = round(scaled / digits) * digits if digits > 1 else scaled
+    text = decimals(scaled, 0) if is_count and digits == 1.0 else figure(rounded)
     return f"{text} {name}".rstrip()
 
 
@@ -224,11 +218,9 @@ def estimate(minutes: float) -> str:
         step = 1 if minutes < 10 else 5
         return f"about {round(minutes / step) * step} min"
     hours, remaining_minutes = divmod(round(minutes / 10) * 10, 60)
-    return (
-        f"about {hours} h {remaining_minutes} min"
-        if remaining_minutes and hours < 10
-        else f"about {round(minutes / 60)} h"
-    )
+    if remaining_minutes and hours < 10:
+        return f"about {hours} h {remaining_minutes} min"
+    return f"about {round(minutes / 60)} h"
 
 
 def moment(seconds: float) -> str:

@@ -127,7 +127,9 @@ def compiler_options_sentence(explanation: Explanation) -> str:
 
 
 def replaced_line(explanation: Explanation) -> str:
-    """A clause about the first line that a commit changes outside of functions: in `Makefile`, `-O2` is now `-O0`."""
+    """A clause about the first line that a commit changes outside of functions, such as: in `Makefile`, `-O2` is now
+    `-O0`.
+    """
     path, old, new = (printable(text) for text in explanation.lines[0])
     further_lines = f" (and {count(len(explanation.lines) - 1, 'more line')})" if explanation.lines[1:] else ""
     return f"in `{path}`, `{old}` is now `{new}`{further_lines}"
@@ -226,7 +228,7 @@ def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "op
 
 
 def named_factor(row: CounterRow) -> str:
-    """A counter's name followed by its ratio: cs/o ×1.42 (1.38 to 1.47)."""
+    """A counter's name followed by its ratio, for example cs/o ×1.42 (1.38 to 1.47)."""
     return f"{row.name} {factor_text(row.ratio)}"
 
 
@@ -259,9 +261,8 @@ def function_notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
         yield f"{names}, which this commit changes, {verb} inlined"
     if row.below_changed:
         is_changed = functions.is_changed(row.below_changed, changed)
-        note = (
-            "which this commit changes" if is_changed else "into which a function that this commit changes is inlined"
-        )
+        inlined = "into which a function that this commit changes is inlined"
+        note = "which this commit changes" if is_changed else inlined
         yield f"called below {short_name(row.below_changed)}, {note}"
     if row.inlined_into:
         yield f"inlined into {short_name(row.inlined_into)}"
@@ -283,7 +284,7 @@ LONG_LIST = 8  # a list with at least this number of values is shortened
 
 
 def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
-    """Lines with the query plans of each statement: the plan before the commit, and the plan since the commit."""
+    """Lines with the query plans of each statement: the plan before the commit, and the plan with the commit."""
     for index, row in enumerate(rows):
         if index:
             yield ""
@@ -306,8 +307,3 @@ def with_short_lists(line: str) -> str:
             parts.append(f", … {following - first - SHOWN_VALUES} more")
             shown = values[following - 1].end()
     return "".join((*parts, line[shown:]))
-
-
-def _is_comma_between(line: str, first: re.Match[str], second: re.Match[str]) -> bool:
-    """Whether the text between two values is a comma."""
-    return line[first.end() : second.start()].strip() == ","

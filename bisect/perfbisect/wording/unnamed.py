@@ -124,10 +124,8 @@ def ignored_instructions_warning(rise: "InstructionChange", time_metric: str, po
     different = f"{metric_title(time_metric)} may show a different change"
     reason = "this change is too small to search for" if is_small else different
     option = f" {min_effect_option(rise.ratio)}" * is_small
-    return (
-        f"{INSTRUCTIONS} shows {change_clause(rise)}: {reason}",
-        f"To find its commit: --metric {INSTRUCTIONS}{option}",
-    )
+    advice = f"To find its commit: --metric {INSTRUCTIONS}{option}"
+    return f"{INSTRUCTIONS} shows {change_clause(rise)}: {reason}", advice
 
 
 TOO_SMALL = 1.5e-4  # the smallest log ratio that a search can find

@@ -1,2 +1,2 @@
-"""Each module has the commands of one or more verbs of `bisect`; ``cli.main.IN`` lists verbs whose module has another
-name."""
+"""The commands of `bisect`: each module has one or more commands. If a module does not have the name of the command,
+``cli.main.IN`` lists it."""

@@ -1,5 +1,5 @@
-"""`bisect batch`: hunts over several ranges, systems and workloads, in parallel on the hosts. The hunts are in a file:
-TOML with the options of `bisect run` as keys.
+"""`bisect batch`: carries out hunts over several ranges, systems and workloads, in parallel on several hosts. A TOML
+file lists the hunts, with the options of `bisect run` as keys.
 """
 
 import shlex
@@ -113,7 +113,7 @@ def batch(given: CommandOptions) -> int:
 
     file, path = given.file.absolute(), (history or default_history_path()).absolute()
     page = page.absolute() if page else None
-    with chdir(file.parent):  # relative paths in the file start at its folder
+    with chdir(file.parent):  # relative paths in the file start at the file's folder
         entries = read_batch_file(file)
         targets = [" or ".join(" and ".join(hosts) for hosts in entry.planned.hosts) for entry in entries]
         if submit:  # checked before anything begins: sbatch arguments may be refused for some hosts
@@ -169,7 +169,7 @@ def batch(given: CommandOptions) -> int:
 
 
 def show_or_cancel_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
-    """Show the Slurm jobs of a batch, or cancel these jobs."""
+    """Show the Slurm jobs of the batch ``name``; if ``cancel``, cancel these jobs."""
     from perfbisect.cli.commands.report import batch_lines
     from perfbisect.hunt import slurm
     from perfbisect.hunt.batch import log_of, title_of
@@ -178,10 +178,8 @@ def show_or_cancel_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
     with closing(History.open(path)) as opened:
         read, states = read_batch_and_jobs(opened, int(name[1:]))
         if not read.is_submitted:
-            raise UsageError(
-                f"Batch {name} has no Slurm jobs: it was not submitted.",
-                f"See it: {bisect_command('show', name, path)}",
-            )
+            text = f"Batch {name} has no Slurm jobs: it was not submitted."
+            raise UsageError(text, f"See it: {bisect_command('show', name, path)}")
         again = f"{bisect_command('batch', read.file, path)} --submit slurm"
         if cancel:
             waiting = [job for job, state in states.items() if state.is_open]
@@ -220,14 +218,14 @@ Sbatch = Annotated[str, Meta(pattern=r"^--?\w", description='an option of sbatch
 
 
 class BatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The contents of the file."""
+    """The contents of a batch file."""
 
     defaults: dict[str, Any] = {}
     hunt: Annotated[list[dict[str, Any]], Meta(min_length=1, description="at least one table [[hunt]]")]
 
 
 def run_options_as_keys() -> dict[str, click.Option]:
-    """The options of `bisect run` that are keys of a file, by name."""
+    """The options of `bisect run` that may be keys in a batch file, by the name of the key."""
     return {
         name.removeprefix("--"): option
         for option in run.params
@@ -238,7 +236,7 @@ def run_options_as_keys() -> dict[str, click.Option]:
 
 
 def hunt_table_type() -> type[msgspec.Struct]:
-    """The keys of a hunt, with the types of their values."""
+    """The keys that a hunt may have in a batch file, with the types of the values, as a msgspec type."""
     kinds: dict[str, Any] = dict.fromkeys(ENDS, str) | dict.fromkeys(OWN, Names) | {"slurm": list[Sbatch]}
     for name, option in run_options_as_keys().items():
         value_type: Any = Text
@@ -247,7 +245,7 @@ def hunt_table_type() -> type[msgspec.Struct]:
             value_type = Annotated[
                 int, Meta(ge=lowest, le=highest, description=f"a whole number from {lowest:,} to {highest:,}")
             ]
-        several = value_type | list[value_type] | dict[str, str | int | float | bool]  # --set and --suspect: NAME=VALUE
+        several = value_type | list[value_type] | dict[str, str | int | float | bool]  # dict: --set, --suspect
         kinds[name] = bool if option.is_flag else several if option.multiple else value_type
     kinds["workload"] = Names
     fields = [(name.replace("-", "_"), kind, None) for name, kind in kinds.items()]
@@ -256,9 +254,10 @@ def hunt_table_type() -> type[msgspec.Struct]:
 
 
 def read_batch_file(path: Path) -> list[SlurmJob]:
-    """The hunts of a file; it is checked that their recipes and hosts exist.
+    """The hunts of a batch file. Checks that their recipes and hosts exist.
 
-    The working directory must be the folder of the file. Raises RecipeError with the table and the key of each mistake.
+    The working directory must be the folder of the batch file. Raises a RecipeError that names the table and the key of
+    each mistake.
     """
     content = convert_table(read_table(path), BatchFile, Location(path))
     mistakes: list[RecipeError] = []
@@ -282,7 +281,7 @@ def read_batch_file(path: Path) -> list[SlurmJob]:
 
 
 def has_mistaken_keys(location: Location, table: Mapping[str, object], mistakes: list[RecipeError]) -> bool:
-    """Whether a table has an unknown key or a value of a wrong type; the mistakes are added to ``mistakes``."""
+    """Whether a table has an unknown key or a value of a wrong type. Adds each such mistake to ``mistakes``."""
     count_before = len(mistakes)
     for key, value in table.items():
         with collecting_mistakes(mistakes):
@@ -294,8 +293,8 @@ def has_mistaken_keys(location: Location, table: Mapping[str, object], mistakes:
 
 @contextmanager
 def collecting_mistakes(mistakes: list[RecipeError]) -> Iterator[None]:
-    """A context in which a RecipeError is added to ``mistakes`` instead of raised, so that later mistakes are found,
-    too."""
+    """Within the ``with`` block, a RecipeError is added to ``mistakes`` and not raised, so that the next mistakes are
+    found, too."""
     try:
         yield
     except RecipeError as mistake:
@@ -303,9 +302,9 @@ def collecting_mistakes(mistakes: list[RecipeError]) -> Iterator[None]:
 
 
 def raise_mistakes(path: Path, mistakes: Sequence[RecipeError]) -> None:
-    """Raise one RecipeError with all mistakes.
+    """Raise a single RecipeError that lists all mistakes; if there are none, do nothing.
 
-    Equal mistakes are listed once, because several hunts can have the same mistake from [defaults].
+    Equal mistakes are listed only once, because a mistake in [defaults] is a mistake of several hunts.
     """
     by_sentence = {str(mistake): mistake for mistake in mistakes}
     if len(by_sentence) == 1:
@@ -316,7 +315,7 @@ def raise_mistakes(path: Path, mistakes: Sequence[RecipeError]) -> None:
 
 
 def hunt_job(table: Location, location_by_key: Mapping[str, Location], values: Mapping[str, Any]) -> SlurmJob:
-    """A hunt made from its keys; ``location_by_key`` has the location of each key in the file.
+    """The hunt that the keys ``values`` describe; ``location_by_key`` has the location of each key in the file.
 
     Raises RecipeError for values that `bisect run` would refuse.
     """
@@ -344,7 +343,7 @@ def hunt_job(table: Location, location_by_key: Mapping[str, Location], values: M
 
 
 def run_arguments(name: str, option: click.Option, value: Any) -> list[str]:
-    """The arguments of `bisect run` that correspond to a key and its value."""
+    """The arguments of `bisect run` that have the same meaning as a key and its value."""
     if option.is_flag:
         return [f"--{name}"] if value else [*option.secondary_opts[:1]]
     values = value if isinstance(value, list) else [value]
@@ -356,8 +355,8 @@ def run_arguments(name: str, option: click.Option, value: Any) -> list[str]:
 def checked_settings(
     table: Location, location_by_key: Mapping[str, Location], choices: Sequence[Sequence[str]], arguments: list[str]
 ) -> Settings:
-    """The settings of a hunt. Raises RecipeError, with the key, for a value that `bisect run` would refuse before the
-    hunt begins."""
+    """The settings of a hunt. If `bisect run` would refuse a value before the hunt begins, raises a RecipeError that
+    names the key."""
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import load_requested
@@ -380,9 +379,8 @@ def checked_settings(
             load_builder(settings.builder, settings.builders_path)
         asked = "run" if settings.quick else "workload"
         if "," in settings.workload:
-            raise UsageError(
-                "The text has several names of workloads.", "Write a list of names. Each name becomes a hunt."
-            )
+            text = "The text has several names of workloads."
+            raise UsageError(text, "Write a list of names. Each name becomes a hunt.")
         load_requested(settings)
     except click.ClickException as mistake:
         param = getattr(mistake, "param", None)

@@ -41,11 +41,11 @@ WRONG = 1
 @view_options
 @history_option
 def demo(given: CommandOptions) -> int:
-    """Generate a git repository of a small storage engine, 60 commits long, and find the commit that slowed
-    update-index.
+    """Generate a git repository with 60 commits of a small storage engine, and find the commit that slows down the
+    workload update-index.
 
-    The planted commit is written to a file, which the hunt does not read. At the end the command compares the verdict
-    with the planted commit.
+    This planted commit is also written to a file that the hunt does not read. At the end, the command compares the
+    verdict with the planted commit.
 
     \b
     Examples:
@@ -92,8 +92,8 @@ def demo(given: CommandOptions) -> int:
 def are_planted_commits_named(
     planted: Mapping[str, str], answer_file: Path, history: Path | None, begun: float
 ) -> bool:
-    """Whether the hunts since ``begun`` (seconds since 1970) named the ``planted`` commits (workload → commit). Says
-    each result."""
+    """Whether the hunts that began after ``begun`` (seconds since 1970) named the slow commits; ``planted`` maps each
+    workload to its slow commit. Prints the result of each hunt."""
     from perfbisect.store.history import History
 
     with closing(History.open(history, read_only=True)) as opened:
@@ -112,8 +112,8 @@ def are_planted_commits_named(
 
 
 def is_repository_of_demo(answer_file: Path) -> bool:
-    """Whether an earlier demo wrote the repository in the folder of ``answer_file``. Raises UsageError if the file
-    was not written by `bisect demo`.
+    """Whether the repository in the folder of ``answer_file`` is the repository that an earlier `bisect demo` wrote.
+    Raises UsageError if the file was not written by `bisect demo`.
     """
     import msgspec
 
@@ -125,7 +125,6 @@ def is_repository_of_demo(answer_file: Path) -> bool:
     try:
         msgspec.json.decode(answer_file.read_bytes(), type=DemoAnswer)
     except msgspec.DecodeError:
-        raise UsageError(
-            f"The folder contains {answer_file}, which `bisect demo` did not write.", "Give --folder a new folder."
-        ) from None
+        text = f"The folder contains {answer_file}, which `bisect demo` did not write."
+        raise UsageError(text, "Give --folder a new folder.") from None
     return True

@@ -1,4 +1,4 @@
-"""`bisect doctor`: check whether a host is fit to measure on."""
+"""`bisect doctor`: checks whether a host is fit for measurements."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -56,7 +56,8 @@ SERIOUS = (Severity.REFUSED, Severity.WARNING)  # levels of findings that --all 
 @workloads_option
 @inventory_option
 def doctor(given: CommandOptions) -> int:
-    """Check HOST (default: local) for missing programs and sources of noise. Each finding has the command that fixes it.
+    """Check HOST (default: local) for missing programs and sources of noise. Each finding is printed with a command
+    that fixes it.
 
     \b
     Examples:
@@ -108,14 +109,12 @@ def doctor(given: CommandOptions) -> int:
     try:
         with ExitStack() as stack:
             stack.enter_context(leases_with_messages([host], hosts, with_build_hosts=False, purpose="bisect doctor"))
-            connected, contents = (
-                registry.connect_and_adopt_root(entry) if given.adopt else (registry.connect(entry), ())
-            )
-            stack.enter_context(connected)
+            opened, contents = registry.connect_and_adopt_root(entry) if given.adopt else (registry.connect(entry), ())
+            stack.enter_context(opened)
             if given.adopt:
-                results.append(adoption_finding(connected, contents))
-            inspection = inspect_host(CheckRequest(connected, entry, given.metric, recipe, given.variant, chosen))
-            facts = read_fingerprint(connected, inspection.answers)
+                results.append(adoption_finding(opened, contents))
+            inspection = inspect_host(CheckRequest(opened, entry, given.metric, recipe, given.variant, chosen))
+            facts = read_fingerprint(opened, inspection.answers)
             results += [
                 *measurement_findings(inspection),
                 *pairing_findings(inspection),
@@ -131,12 +130,12 @@ def doctor(given: CommandOptions) -> int:
 
 
 def level_count(results: Iterable[Finding], level: Severity) -> int:
-    """The number of findings with that level."""
+    """The number of findings with the severity ``level``."""
     return sum(finding.level is level for finding in results)
 
 
 def check_all_hosts(scope: "CheckScope", given: CommandOptions) -> int:
-    """Check all hosts of the inventory; returns the exit status."""
+    """Check all hosts of hosts.toml, and print the result; return the exit status."""
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks.all_hosts import check_all
@@ -165,8 +164,8 @@ def check_all_hosts(scope: "CheckScope", given: CommandOptions) -> int:
 def all_hosts_lines(
     checked: "Sequence[CheckedHost]", differences: Sequence[Finding], shared: Sequence[Finding]
 ) -> Iterator[str]:
-    """The output of `bisect doctor --all`: a table of the hosts, the problems of each host, differences between hosts
-    and their build hosts, findings about shared builds, and a summary."""
+    """The output of `bisect doctor --all`: a table of the hosts, the problems of each host, differences between a host
+    and its build hosts, findings about the store of shared builds, and a summary."""
     from perfbisect.wording.quantities import count
     from perfbisect.wording.table import table
     from perfbisect.wording.text import listed
@@ -192,7 +191,7 @@ def fitness_word(host: "CheckedHost") -> str:
 
 
 def host_row(host: "CheckedHost") -> tuple[str, ...]:
-    """The row of a host in the table of hosts."""
+    """The row of ``host`` in the table of all hosts."""
     from perfbisect.wording.text import listed
 
     role = f"builds for {listed(host.builds_for)}" if host.builds_for else "measuring"
@@ -204,7 +203,8 @@ def host_row(host: "CheckedHost") -> tuple[str, ...]:
 
 
 def finding_lines(findings: Iterable[Finding], topic_width: int = 0) -> Iterator[str]:
-    """The findings with their advice; ``topic_width`` is the width of the column of topics, 0 for no column."""
+    """The lines of the findings, with their advice; ``topic_width`` is the width of the column of topics, 0 for no such
+    column."""
     for finding in findings:
         topic = f"{finding.topic:{topic_width}}  " if topic_width else ""
         yield f"  {finding.level:8} {topic}{printable(finding.text)}"
@@ -213,8 +213,8 @@ def finding_lines(findings: Iterable[Finding], topic_width: int = 0) -> Iterator
 
 
 def adoption_finding(host: "Host", contents: Sequence[str]) -> Finding:
-    """A finding that says that the root folder is now used by perfbisect, and which of its files perfbisect may
-    remove."""
+    """A finding that tells the user that perfbisect now uses a folder as its root folder, and which files in it
+    perfbisect may remove."""
     from perfbisect.host.registry import MARKER, REMOVED
     from perfbisect.wording.text import listed
 
@@ -233,7 +233,7 @@ def adoption_finding(host: "Host", contents: Sequence[str]) -> Finding:
 
 
 def needs_no_sysbench(driver: str, workloads: "Path | None") -> bool:
-    """Whether all workloads for a database driver are commands, which need no sysbench; False if a suite cannot be
+    """Whether no workload for a database driver needs sysbench, because all are commands; False if a suite cannot be
     read."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.workload import load_workloads
@@ -245,7 +245,8 @@ def needs_no_sysbench(driver: str, workloads: "Path | None") -> bool:
 
 
 def host_lines(name: str, facts: "HostFacts | None", results: Sequence[Finding]) -> Iterator[str]:
-    """The output of `bisect doctor HOST`: the host, its findings with the commands that fix them, and a summary."""
+    """The output of `bisect doctor HOST`: the facts of the host, the findings with the commands that fix them, and a
+    summary."""
     from perfbisect.wording.quantities import count
 
     if facts:

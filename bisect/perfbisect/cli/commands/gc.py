@@ -1,4 +1,4 @@
-"""`bisect gc`: remove old builds and data that can be made again."""
+"""`bisect gc`: removes old builds and datasets, which perfbisect can make again."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +46,8 @@ ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps its bu
 @waiting_option
 @history_option
 def gc(given: CommandOptions) -> int:
-    """Remove old builds and datasets from HOST (default: local) until the rest is at most --keep in size.
+    """Remove old builds and datasets from HOST (default: local) until the size of the remaining files is at most
+    --keep.
 
     \b
     Examples:
@@ -99,13 +100,8 @@ def gc(given: CommandOptions) -> int:
             upkeep.remove_items(connected, removed)
     stays = sum(item.size for item in items) - sum(item.size for item in removed)
     freed_size = size(sum(item.size for item in removed)) if removed else "Nothing"
-    print_removed(
-        removed,
-        stays,
-        given,
-        f"{freed_size} {removal_verb(removed, dry_run)} freed on host {given.host}",
-        removed_table(removed),
-    )
+    freed = f"{freed_size} {removal_verb(removed, dry_run)} freed on host {given.host}"
+    print_removed(removed, stays, given, freed, removed_table(removed))
     if stays > limit and not given.as_json:
         pinned_size = sum(item.size for item in items if item.name in pinned)
         say(
@@ -119,7 +115,7 @@ def gc(given: CommandOptions) -> int:
 
 
 def remove_shared_builds(given: CommandOptions) -> int:
-    """Remove shared builds from their folder until at most --keep is left; returns the exit status."""
+    """Remove builds from the folder of shared builds until its size is at most --keep; return the exit status."""
     from perfbisect.lab.upkeep import prune_shared_builds
     from perfbisect.recipes.configuration import load_configuration, size_in_bytes
 
@@ -128,15 +124,14 @@ def remove_shared_builds(given: CommandOptions) -> int:
     removed, remaining = prune_shared_builds(shared.builds or "", limit, time.time(), dry_run=given.dry_run)
     freed = size(sum(entry.size for entry in removed))
     freed_builds = f"{count(len(removed), 'shared build')}, {freed}," if removed else "No shared build"
-    print_removed(
-        removed, remaining, given, f"{freed_builds} {removal_verb(removed, given.dry_run)} removed from {shared.builds}"
-    )
+    text = f"{freed_builds} {removal_verb(removed, given.dry_run)} removed from {shared.builds}"
+    print_removed(removed, remaining, given, text)
     return 0
 
 
 def removal_verb(removed: Sequence[object], dry_run: bool) -> str:
-    """The verb of the sentence about removed items: "would be" with --dry-run, "were" for removed items, "had to be"
-    for none."""
+    """The verb of the sentence about removed items: "would be" for --dry-run, "were" if items were removed, "had to be"
+    if no item was removed."""
     return "would be" if dry_run else "were" if removed else "had to be"
 
 
@@ -147,20 +142,20 @@ def print_removed(
     items_text: str,
     table: Iterable[str] = (),
 ) -> None:
-    """Print the items that were removed, or would be removed, and how many bytes remain."""
+    """Print the items that were removed (or, with --dry-run, would be removed), and how many bytes remain."""
     dry_run = given.dry_run
     if given.as_json:
-        say_object(
-            {"removed": not dry_run, "items": removed, "bytes": sum(item.size for item in removed), "left": bytes_left}
-        )
+        freed = sum(item.size for item in removed)
+        say_object({"removed": not dry_run, "items": removed, "bytes": freed, "left": bytes_left})
     else:
         say("\n".join([*table, f"{items_text}; {size(bytes_left)} {'stay' if dry_run else 'are left'}."]))
 
 
 def keys_in_use(history: Path | None, *, read_only: bool) -> frozenset[str]:
-    """The keys of builds and datasets that unfinished hunts need; empty if the default history does not exist.
+    """The keys of the builds and datasets that unfinished hunts in the history need; empty if the default history does
+    not exist.
 
-    Raises UsageError if a history that the user names does not exist.
+    Raises UsageError if the user names a history (``history``) that does not exist.
     """
     from perfbisect.errors import UsageError
     from perfbisect.store.connection import default_history_path
@@ -179,15 +174,13 @@ def keys_in_use(history: Path | None, *, read_only: bool) -> frozenset[str]:
 
 
 def removed_table(removed: "Sequence[StoredItem]") -> Iterator[str]:
-    """The table of the items that were removed, or would be removed; all jobs are one row, and so are all logs."""
+    """The table of the removed items. It has a single row for all jobs, and a single row for all logs."""
     from perfbisect.wording.table import table
 
     rows = [(moment(item.used), size(item.size), item.path) for item in removed if item.folder not in MANY]
     for kind in MANY:
-        if items_of_kind := [item for item in removed if item.folder == kind]:
-            until = max(item.used for item in items_of_kind)
-            rows.append(
-                (moment(until), size(sum(item.size for item in items_of_kind)), f"{len(items_of_kind):,} in {kind}")
-            )
+        if group := [item for item in removed if item.folder == kind]:
+            until = max(item.used for item in group)
+            rows.append((moment(until), size(sum(item.size for item in group)), f"{len(group):,} in {kind}"))
     if rows:
         yield from (*table(("last used", "size", "path"), rows, right=("size",)), "")

@@ -93,9 +93,7 @@ def session_table(sessions: Sequence[SessionSummary], *, central: bool = False) 
         rows = [(f"{session.origin}:{cells[0]}", *cells[1:]) for cells, session in zip(rows, sessions, strict=True)]
     elif any(session.origin for session in sessions):  # hosts of imported sessions are other machines
         head = (*HEAD[:ORIGIN], "origin", *HEAD[ORIGIN:])
-        rows = [
-            (*cells[:ORIGIN], session.origin, *cells[ORIGIN:]) for cells, session in zip(rows, sessions, strict=True)
-        ]
+        rows = [(*row[:ORIGIN], session.origin, *row[ORIGIN:]) for row, session in zip(rows, sessions, strict=True)]
     printed = [tuple(map(printable, cells)) for cells in rows]
     lines = table(head, printed, right=("id", "builds", "runs", "prob."), width=output_width(), drop=DISPENSABLE)
     pairs = zip(printed, sessions, strict=True)
@@ -114,14 +112,8 @@ def session_table(sessions: Sequence[SessionSummary], *, central: bool = False) 
 def session_row(session: SessionSummary) -> tuple[str, ...]:
     """The row of a hunt or a trial in the table of sessions."""
     builds = session.builds if session.kind == "hunt" else len(session.compared)
-    measured = (
-        session.builder,
-        one_or_count(session.workloads),
-        session.host,
-        session.range_or_builds,
-        str(builds),
-        str(session.runs),
-    )
+    workloads = one_or_count(session.workloads)
+    measured = session.builder, workloads, session.host, session.range_or_builds, str(builds), str(session.runs)
     verdict = (session.culprit[:10] if session.culprit else MISSING, chance(session.probability))
     return (
         str(session.id),
@@ -317,9 +309,6 @@ def push(given: CommandOptions) -> int:
     for sentence in done.refused:
         note(f"A session was not pushed: {printable(sentence)}")
     amount = f"{count(done.entries, 'event')} of {count(done.sessions, 'session')}"
-    say(
-        f"Pushed {amount} to {printable(address)} as {origin}."
-        if done.sessions
-        else f"{printable(address)} already has all sessions."
-    )
+    place = printable(address)
+    say(f"Pushed {amount} to {place} as {origin}." if done.sessions else f"{place} already has all sessions.")
     return ENVIRONMENT if done.refused else 0

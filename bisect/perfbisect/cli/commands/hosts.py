@@ -85,10 +85,8 @@ def hosts(given: CommandOptions) -> int:
     leases = {lease.name: lease for lease in load_leases(hosts)}
     if show:
         entry = leases.get(show) or load_host(show, hosts)
-        shown_entry = (
-            Inventory(leases={show: entry}) if isinstance(entry, LeaseEntry) else Inventory(hosts={show: entry})
-        )
-        say(f"# {entry.file}\n{to_toml(shown_entry)}")
+        shown = Inventory(leases={show: entry}) if isinstance(entry, LeaseEntry) else Inventory(hosts={show: entry})
+        say(f"# {entry.file}\n{to_toml(shown)}")
         return 0
     if given.accept:
         accept_levels(history, names)
@@ -111,25 +109,19 @@ def hosts(given: CommandOptions) -> int:
         say(
             f"Leased: {printable(str(record))}{'' if runs else '. Its session has ended. To release the machine: bisect gc'}"
         )
-    unfit = [
-        unfit_host(name, course[-1].unfit, with_history("", history))
-        for name, course in checks_of.items()
-        if course[-1].unfit
-    ]
+    option = with_history("", history)
+    unfit = [unfit_host(name, course[-1].unfit, option) for name, course in checks_of.items() if course[-1].unfit]
     if unfit:
         note("\n".join(map(printable, unfit)))
     return ENVIRONMENT if check and (unfit or (names and not every)) else 0
 
 
 def checks_by_machine(history: Path | None, hosts: Collection[str]) -> "FitnessByMachine":
-    """For each of these hosts, and for each machine that was leased, the list of its fitness checks."""
+    """For each host among ``hosts``, and for each machine that was leased, the list of its fitness checks."""
     from perfbisect.hunt.fitness import fitness_by_machine
 
-    return {
-        name: course
-        for name, course in fitness_by_machine(history).items()
-        if name in hosts or LEASED in course[-1].check.host
-    }
+    courses = fitness_by_machine(history)
+    return {name: course for name, course in courses.items() if name in hosts or LEASED in course[-1].check.host}
 
 
 def fitness_cells(checks: "Sequence[Fitness]") -> tuple[str, ...]:

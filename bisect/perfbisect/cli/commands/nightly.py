@@ -119,9 +119,8 @@ def watch_from_options(given: CommandOptions) -> "Watch":
     policy = replace(requested_policy(given), layouts=True, incremental=True)
     settings, builder, works = trial_recipes(requested_settings_of(given, good="", bad="", policy=policy))
     if builder.installed or not settings.repository:
-        raise UsageError(
-            "The repository is missing.", "Give your clone with --repo, and run `git fetch` before each night."
-        )
+        text = "The repository is missing."
+        raise UsageError(text, "Give your clone with --repo, and run `git fetch` before each night.")
     settings, [tip] = resolve_commits(settings, builder, [given.branch])
     return Watch(given.branch, tip, settings, works)
 
@@ -189,9 +188,8 @@ def publish_pages_and_culprits(opened: "History", watched: "BranchComparison", g
     index, folder = branch_page_name(watched.tonight.request.branch), given.page
     named = [hunt for hunt in watched.trial.hunts if hunt.culprit]
     if folder:
-        write_and_print_path(
-            folder / index, session_page(branch_document(watched.trial, watched.line, page_name)), quiet=True
-        )
+        document = branch_document(watched.trial, watched.line, page_name)
+        write_and_print_path(folder / index, session_page(document), quiet=True)
     settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
     announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
     for hunt in named:

@@ -62,8 +62,8 @@ def query(given: CommandOptions) -> None:
     \b
     Useful views: culprits, candidates, rqps, build_costs. The column metric_value, in candidates and runs, has the
     values of the hunt's metric. The column rqps is the QPS divided by the QPS of good, also if the hunt has another
-    metric. The column rqps is empty if good has no runs of the same kind (interleaved or
-    paired). A table prints times as local dates; --json and --csv print seconds since 1970.
+    metric. The column rqps is empty if good has no runs of the same kind (interleaved or paired). A table prints times
+    as local dates; --json and --csv print seconds since 1970.
     Tables and views: sessions (hunts, comparisons, proofs, …), attempts (processes that worked on a session), hunts,
     trials, events, hosts, commits, builds, skips, datasets, visits, runs, trial_readings, counters, samples, verdicts,
     suspects.
@@ -83,7 +83,7 @@ def query(given: CommandOptions) -> None:
 
 
 def json_value(value: Any) -> Any:
-    """A value of a database for JSON and tables: bytes become hexadecimal; values of types that JSON lacks become text."""
+    """A database value for JSON and tables: bytes become hexadecimal, and values of types that JSON lacks become text."""
     return value.hex() if isinstance(value, bytes) else value if isinstance(value, int | float | None) else str(value)
 
 
@@ -92,9 +92,8 @@ def write_json(answer: QueryResult) -> None:
     from perfbisect.core.domain.codec import without_infinity
 
     if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:
-        raise UsageError(
-            f"Two columns have the name {twice[0]}, but JSON needs unique names.", "Rename one of the columns with AS."
-        )
+        text = f"Two columns have the name {twice[0]}, but JSON needs unique names."
+        raise UsageError(text, "Rename one of the columns with AS.")
     separator = "["
     for row in answer.rows:
         values = without_infinity(dict(zip(answer.columns, map(json_value, row), strict=True)))

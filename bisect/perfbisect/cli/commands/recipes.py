@@ -184,16 +184,7 @@ def _choose_benchmark(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmar
 
 def _known_lines(known: "KnownRepository") -> list[str]:
     builder = known.builder
-    words = [
-        "bisect",
-        "run",
-        known.good,
-        known.bad,
-        "--builder",
-        builder.name,
-        "--workload",
-        known.workload,
-    ]
+    words = ["bisect", "run", known.good, known.bad, "--builder", builder.name, "--workload", known.workload]
     return [
         f"{known.repository.folder} already has a recipe: builder {builder.name}, {builder.summary}.",
         "No file was written. Run:",
@@ -212,10 +203,8 @@ def _proposal_lines(proposed: "RepositoryProposal") -> list[str]:
         "ignored": ", ".join(proposal.ignore) or "nothing",
         "submodules": ", ".join(proposed.submodules) or "none",
     }
-    return [
-        f"{proposal.name}, from {proposed.repository.folder}:",
-        *(f"  {key:10}  {printable(text)}" for key, text in rows.items()),
-    ]
+    lines = (f"  {key:10}  {printable(text)}" for key, text in rows.items())
+    return [f"{proposal.name}, from {proposed.repository.folder}:", *lines]
 
 
 def _write_new(files: dict[Path, str]) -> None:

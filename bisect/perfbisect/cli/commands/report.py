@@ -87,12 +87,8 @@ def report(given: CommandOptions) -> None:
     A page is one file and needs no network. You can mail a page, or attach a page to an issue.
     """
     hunt, history, central, everything = given.hunt, given.history, given.central, given.everything
-    output, markdown, profiles, name = (
-        given.output,
-        given.markdown,
-        given.speedscope or given.folded,
-        trial_or_batch_id(hunt),
-    )
+    output, markdown, profiles = given.output, given.markdown, given.speedscope or given.folded
+    name = trial_or_batch_id(hunt)
     if everything and (hunt is not None or output or markdown or profiles):
         raise click.UsageError("--all writes the pages of all sessions. Omit HUNT and the other options.")
     if markdown and output:
@@ -100,9 +96,8 @@ def report(given: CommandOptions) -> None:
     if name.startswith("b") and (markdown or profiles):
         raise click.UsageError(f"{name} is a batch. A batch has an index and pages, but no Markdown and no profiles.")
     if name and profiles:
-        raise UsageError(
-            f"{name} has no profiles. Profiles are recorded after the verdict of a hunt.", "Give the number of a hunt."
-        )
+        text = f"{name} has no profiles. Profiles are recorded after the verdict of a hunt."
+        raise UsageError(text, "Give the number of a hunt.")
     if everything and central:
         raise click.UsageError(
             "--all and --from exclude each other. To see all pages of a central history: bisect serve --from URL"
@@ -153,9 +148,8 @@ def write_profiles(history: History, hunt: int, speedscope: Path | None, folded:
 
     profiles = read_hunt_report(history, hunt).profiles
     if profiles is None:
-        raise UsageError(
-            f"Hunt {hunt} has no profiles.", "Profiles are recorded after the verdict, if perf can sample on the host."
-        )
+        advice = "Profiles are recorded after the verdict, if perf can sample on the host."
+        raise UsageError(f"Hunt {hunt} has no profiles.", advice)
     if speedscope:
         write_and_print_path(speedscope, files.speedscope_json(profiles, f"hunt {hunt}"))
     if folded:

@@ -75,7 +75,9 @@ def resume(given: CommandOptions) -> int:
 
 
 def added_limits(given: CommandOptions) -> dict[str, float]:
-    """How much more the hunt may spend: the name of the limit in its policy → the additional amount."""
+    """How much more the hunt may spend: a map from the name of each limit in the hunt's policy to the additional
+    amount.
+    """
     asked = {"max_minutes": given.max_time, "max_builds": given.max_builds, "max_runs": given.max_runs}
     return {name: amount for name, amount in asked.items() if amount is not None}
 
@@ -113,7 +115,7 @@ def resume_session(given: CommandOptions, name: int | str, increases: Mapping[st
 
 
 def announced_settings(stored: Settings, **changed: Any) -> Settings:
-    """The settings of a session that is continued; its recipes are announced."""
+    """Announce the recipes of a session that is continued; returns the settings of the session."""
     settings = replace(stored, **changed)
     announce_and_read_recipes(settings)
     return settings
@@ -122,10 +124,7 @@ def announced_settings(stored: Settings, **changed: Any) -> Settings:
 @options_command()
 @id_argument()
 @click.option(
-    "--max-time",
-    type=MINUTES,
-    default=0.0,
-    help="Time limit. Default: a tenth of the time of the hunt, at least 90 s.",
+    "--max-time", type=MINUTES, default=0.0, help="Time limit. Default: a tenth of the time of the hunt, at least 90 s."
 )
 @waiting_option
 @view_options
@@ -170,12 +169,10 @@ def why(given: CommandOptions) -> int:
 
 
 def latest_unfinished(path: Path | None) -> int | str:
-    """The latest hunt or trial of our own that was interrupted or has failed; if all have ended, the latest hunt."""
+    """The user's latest hunt or trial that was interrupted or has failed; if there is none, the latest hunt."""
     with closing(History.open(path)) as opened:
         sessions = (*opened.hunts(), *opened.trials_except_fitness_checks())
-        if unfinished := [
-            open_session for open_session in sessions if open_session.state in UNFINISHED and not open_session.origin
-        ]:
+        if unfinished := [entry for entry in sessions if entry.state in UNFINISHED and not entry.origin]:
             return max(unfinished, key=lambda open_session: open_session.number).id
         latest = opened.latest_hunt()
         note("All sessions are finished. If the reason of the latest hunt is incomplete, it is measured now.")
@@ -183,9 +180,9 @@ def latest_unfinished(path: Path | None) -> int | str:
 
 
 def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None":
-    """The batch with that name, or the batch in which that hunt shares builds with other hunts. The result is None if
-    the hunt shares no builds, or if all hunts of its batch have verdicts. Raises UsageError if all hunts of the named
-    batch have verdicts, or if `bisect batch` continues this batch.
+    """The batch with the name ``hunt``, or the batch in which the hunt ``hunt`` shares builds with other hunts. The
+    result is None if the hunt shares no builds, or if all hunts of its batch have verdicts. Raises UsageError if all
+    hunts of the named batch have verdicts, or if `bisect batch` continues this batch.
     """
     from perfbisect.hunt.slurm import refuse_if_job_is_open
 
@@ -196,9 +193,8 @@ def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None
             return found if found and not found.ended else None
         batch = read_batch(opened, int(hunt[1:]))
     if batch.ended:
-        raise UsageError(
-            f"All hunts of batch {hunt} have a verdict.", f"To see them: {bisect_command('show', hunt, path)}"
-        )
+        text = f"All hunts of batch {hunt} have a verdict."
+        raise UsageError(text, f"To see them: {bisect_command('show', hunt, path)}")
     if not batch.is_one_process:
         raise UsageError(
             f"Batch {hunt} was begun from a file, so `bisect batch` continues it.",
@@ -208,7 +204,7 @@ def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None
 
 
 def resume_all(path: Path | None, view: str | None) -> int:
-    """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
+    """Continue all interrupted hunts of the user and all unfinished batches; returns the highest exit status."""
     from perfbisect.errors import USAGE
     from perfbisect.hunt.batch import VERDICTS, Task, sharing_key, tasks_of
     from perfbisect.store.batches import all_batches, continue_batch
@@ -245,12 +241,10 @@ def resume_all(path: Path | None, view: str | None) -> int:
         for hunt in opened.hunts():
             if hunt.state == "interrupted" and not hunt.origin and hunt.id not in hunts_of_batches:
                 hosts = opened.settings(hunt.number).hosts
-                tasks.append(
-                    Task(hunt.title, (), str(Path.cwd()), (hosts,), sharing_key("", [hunt.number]), hunt=hunt.number)
-                )
+                key = sharing_key("", [hunt.number])
+                tasks.append(Task(hunt.title, (), str(Path.cwd()), (hosts,), key, hunt=hunt.number))
         if not tasks:
             note("No hunt is interrupted.")
             return 0
-        return run_and_print_hunts(
-            tasks, opened, path, bisect_command("resume", "--all", path), view_opener(path, view)({})
-        )
+        command = bisect_command("resume", "--all", path)
+        return run_and_print_hunts(tasks, opened, path, command, view_opener(path, view)({}))

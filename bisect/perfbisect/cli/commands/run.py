@@ -87,9 +87,7 @@ COMMON = (
 @pairing_option
 @explain_option
 @click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Print the expected cost, and the commands for good and bad. Run no command.",
+    "--dry-run", is_flag=True, help="Print the expected cost, and the commands for good and bad. Run no command."
 )
 @click.option(
     "--first-parent",
@@ -97,11 +95,7 @@ COMMON = (
     help="Search only the first parents of merges: the merges of the main branch, not the commits of merged branches.",
 )
 @click.option(
-    "--skip",
-    metavar="REV|A..B",
-    multiple=True,
-    shell_complete=revision,
-    help="Never build these commits. Repeatable.",
+    "--skip", metavar="REV|A..B", multiple=True, shell_complete=revision, help="Never build these commits. Repeatable."
 )
 @click.option(
     "--remedies/--no-remedies", default=True, show_default=True,
@@ -204,10 +198,7 @@ def settings_by_workload(requested: Settings, direction: Direction | None) -> tu
     _, works = announce_and_read_recipes(requested)
     first, *further = [requested] if requested.quick else [replace(requested, workload=name) for name in works]
     first = resolve_settings(first, direction, clone_progress=show_clone_progress)
-    return first, *(
-        resolve_settings(replace(settings_of_one, repository=first.repository), direction)
-        for settings_of_one in further
-    )
+    return first, *(resolve_settings(replace(later, repository=first.repository), direction) for later in further)
 
 
 def claim_given_batch_hunt(batch: tuple[int, int, str], history: Path | None) -> int | None:
@@ -318,30 +309,16 @@ def imported_lines(given: CommandOptions) -> "list[ImportedLine]":
 
     every, ordered = read_sorted_series(given.file)
     names, only = [series.name for series in every], given.only
-    chosen = [
-        candidate
-        for candidate in every
-        if (candidate.name == only if only in names else fnmatchcase(candidate.name, only or "*"))
-    ]
+    chosen = [item for item in every if (item.name == only if only in names else fnmatchcase(item.name, only or "*"))]
     if not chosen:
-        raise UsageError(
-            f"The file {given.file} has no series {only}.", f"The series of the file: {', '.join(names[:20])}"
-        )
+        text = f"The file {given.file} has no series {only}."
+        raise UsageError(text, f"The series of the file: {', '.join(names[:20])}")
     short = [candidate for candidate in chosen if len(candidate.values) < READINGS]
-    reasons = [
-        f"{candidate.name} has {len(candidate.values)} commits, but at least {READINGS} are necessary"
-        for candidate in short
-    ]
+    reasons = [f"{item.name} has {len(item.values)} commits, but at least {READINGS} are necessary" for item in short]
     usable = []
     for series in (candidate for candidate in chosen if candidate not in short):
-        odd = next(
-            (
-                commit
-                for commit, readings in series.values.items()
-                if min(readings) <= 0 or not math.isfinite(max(readings))
-            ),
-            "",
-        )
+        by_commit = series.values.items()
+        odd = next((commit for commit, rates in by_commit if min(rates) <= 0 or not math.isfinite(max(rates))), "")
         if odd:
             reasons.append(f"{series.name} has a value of commit {odd} that is not a positive number")
         else:
@@ -356,9 +333,8 @@ def imported_lines(given: CommandOptions) -> "list[ImportedLine]":
         note(f"{pooled:,} values are repetitions of a commit. The median of each commit is used.")
     series_lines = []
     for series in usable:
-        line = line_of_readings(
-            series.name, [math.log(value) for value in series.medians_of_commits], RATE / len(usable)
-        )
+        logarithms = [math.log(value) for value in series.medians_of_commits]
+        line = line_of_readings(series.name, logarithms, RATE / len(usable))
         commits = [commit[:10] if len(commit) >= 40 else commit for commit in series.values]
         rate = series.is_rate if given.higher is None else given.higher
         series_lines.append(ImportedLine(line, commits, "rate" if rate else "cost", given.how))

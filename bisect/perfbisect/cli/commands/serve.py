@@ -1,4 +1,4 @@
-"""`bisect serve`: shows the history as web pages, and with `--sql` in Datasette."""
+"""`bisect serve`: serves the history as web pages or, with `--sql`, in Datasette."""
 
 import getpass
 import socket
@@ -41,7 +41,8 @@ LOOPBACK = "127.0.0.1"
 @from_option
 @history_option
 def serve(given: CommandOptions) -> None:
-    """Serve the history to web browsers: running sessions, the latest culprits, a list of all sessions, a page for each.
+    """Serve the history to web browsers: running sessions, the latest culprits, a list of all sessions, and a page for
+    each session.
 
     \b
     Examples:
@@ -79,9 +80,8 @@ def serve(given: CommandOptions) -> None:
     try:
         resolved = socket.getaddrinfo(address, given.port)
     except (OSError, UnicodeError):
-        raise UsageError(
-            f"{printable(address)} is not an address of this machine.", "Give another --address, or omit it."
-        ) from None
+        text = f"{printable(address)} is not an address of this machine."
+        raise UsageError(text, "Give another --address, or omit it.") from None
     only_this_machine = all(ip_address(socket_address[4][0]).is_loopback for socket_address in resolved)
     if not only_this_machine and not login:
         raise UsageError(
@@ -106,7 +106,8 @@ def serve(given: CommandOptions) -> None:
 
 
 def store_user_password(name: str, file: Path | None) -> None:
-    """Ask for a password, or read it from standard input, and write it into the password file."""
+    """Ask for the password of the user ``name``, or read it from standard input; write it (as a hash) into the password
+    file."""
     from perfbisect.cli.guard import add_user
 
     if file is None:

@@ -188,7 +188,7 @@ def simulate(given: CommandOptions) -> None:
         asked = {key: value for key, value in vars(given).items() if value is not None and key not in NO_OPTIONS}
         asked |= {cost_name: " ".join(map(str, getattr(given, cost_name))) for cost_name in ("build_cost", "link_cost")}
         figures = {"candidates": len(graph.candidates), "options": asked} | asdict(tally)
-        say_json(msgspec.json.encode(figures, enc_hook=str).decode())  # NaN becomes null
+        say_json(msgspec.json.encode(figures, enc_hook=str).decode())  # in JSON, NaN becomes null
         return
     merges = int((graph.parent_offsets[1:] - graph.parent_offsets[:-1] > 1).sum())
     among = f", {merges:,} of them merges" if merges else ""
@@ -211,16 +211,13 @@ def chosen_graph(given: CommandOptions) -> "Graph":
     good, bad, name, repo = given.good, given.bad, given.builder, given.repo
     if good is None:
         if repo or name or given.first_parent:
-            raise UsageError(
-                "The ends of the range are missing.", "Give two revisions: bisect simulate GOOD BAD --repo FOLDER"
-            )
+            text = "The ends of the range are missing."
+            raise UsageError(text, "Give two revisions: bisect simulate GOOD BAD --repo FOLDER")
         commits = given.commits or 1000
         return random_merging_graph(commits) if given.merges else Graph.straight_history(commits)
     if bad is None:
-        raise UsageError(
-            f"BAD is missing: '{good}' is only one end of a range.",
-            "Give two revisions: bisect simulate GOOD BAD --repo FOLDER",
-        )
+        advice = "Give two revisions: bisect simulate GOOD BAD --repo FOLDER"
+        raise UsageError(f"BAD is missing: '{good}' is only one end of a range.", advice)
     if given.commits or given.merges:
         raise UsageError(
             "--commits and --merges describe a random range, but GOOD and BAD give a range of a repository.",

@@ -175,9 +175,8 @@ def compare(given: CommandOptions) -> int:
         settings, subjects = read_builds(builds, settings, builder, show_clone_progress)
     spans: dict[str, int | str] = {}
     if hunt:
-        policy = replace(
-            settings.policy, min_effect=given.min_effect or settings.policy.min_effect, layouts=True, incremental=True
-        )
+        smallest = given.min_effect or settings.policy.min_effect
+        policy = replace(settings.policy, min_effect=smallest, layouts=True, incremental=True)
         settings = replace(settings, policy=policy)
         spans = candidates_between(settings, subjects)
         for title, reason in spans.items():
@@ -214,9 +213,8 @@ def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
 
     history, form = given.history, given.form
     shown = view_opener(history, "plain" if form else None, sys.stderr if form else None)
-    hunts = hunt_drops(
-        comparison, CommandCallbacks(history, shown, given.waiting, say=note), DropOptions(given.min_effect, given.explain)
-    )
+    options = DropOptions(given.min_effect, given.explain)
+    hunts = hunt_drops(comparison, CommandCallbacks(history, shown, given.waiting, say=note), options)
     if not hunts:
         note(f"Comparison {comparison} has no real drop of at least --min-effect, so no hunt begins.")
     with closing(History.open(history, read_only=True)) as opened:

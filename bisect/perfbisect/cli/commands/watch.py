@@ -65,15 +65,11 @@ def watch(given: CommandOptions) -> None:
     from perfbisect.store.history import History
 
     with closing(History.open(given.history, read_only=True)) as opened:
-        named = dict.fromkeys(
-            session_number for session_id in given.sessions for session_number in session_numbers(session_id, opened)
-        )
+        named = dict.fromkeys(number for session_id in given.sessions for number in session_numbers(session_id, opened))
         chosen = tuple(named) or tuple(watching.running_sessions(opened))
         if not chosen:
-            raise UsageError(
-                "No session is running.",
-                "`bisect history` lists all sessions; `bisect show` prints the report of a session.",
-            )
+            advice = "`bisect history` lists all sessions; `bisect show` prints the report of a session."
+            raise UsageError("No session is running.", advice)
         batch = batch_of_one_process(opened, chosen[0])
         together = batch is not None and {*chosen} <= {hunt.hunt for hunt in batch.hunts}
         lines = given.plain or is_no_screen()
@@ -103,10 +99,8 @@ def session_numbers(session_id: int | str, history: "History") -> list[int]:
         return [history.trial_number(session_id)]
     begun = [hunt.hunt for hunt in read_batch(history, int(session_id[1:])).hunts if hunt.hunt is not None]
     if not begun:
-        raise UsageError(
-            f"No hunt of batch {session_id} has begun.",
-            f"To see its hunts: {bisect_command('show', session_id, history.path)}",
-        )
+        text = f"No hunt of batch {session_id} has begun."
+        raise UsageError(text, f"To see its hunts: {bisect_command('show', session_id, history.path)}")
     return begun
 
 
@@ -196,11 +190,8 @@ def replay(given: CommandOptions) -> int:
             state = fold(events)
             state.use_range(candidates)
             state.belief = decision.belief
-            say(
-                "\n".join(
-                    VerdictSentences(state, commits.__getitem__, with_history("", given.history)).sentences(order)
-                )
-            )
+            sentences = VerdictSentences(state, commits.__getitem__, with_history("", given.history)).sentences(order)
+            say("\n".join(sentences))
             return exit_status(order)
         leader = int(culprit.argmax())
         alike = int((culprit > 0.99 * culprit[leader]).sum())

@@ -1,5 +1,5 @@
-"""Options that most commands share (history, host, waiting, notification, view), and functions that write to standard
-output."""
+"""The options that most commands have (history, host, waiting, notification, view), and functions that write to
+standard output."""
 
 import shutil
 import sys
@@ -30,11 +30,11 @@ EXAMPLES = 6  # lines of an epilog that `--help` shows: click's mark, the title,
 
 
 class CommandOptions(SimpleNamespace):
-    """The arguments and options of a command, as attributes with the names of the parameters."""
+    """The values of a command's arguments and options; the attributes have the names of click's parameters."""
 
 
 def adding_options(*options: Decorator) -> Decorator:
-    """A decorator that adds ``options`` to a command, in the given order."""
+    """A decorator that adds ``options`` to a command; `--help` shows them in this order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -47,10 +47,12 @@ def adding_options(*options: Decorator) -> Decorator:
 def options_command(
     command_class: type[click.Command] = click.Command, parent: click.Group | None = None, **click_options: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator that makes a command of a function, which gets the values of all options as ``CommandOptions``. The
-    function's docstring is the help of the command, with the examples after the options.
+    """A decorator that makes a click command from a function. The function gets the values of all options as
+    ``CommandOptions``. The function's docstring is the help text of the command; its examples are shown after the
+    options.
 
-    ``click_options`` are further arguments of ``command_class``; ``parent`` is the group of the command.
+    ``click_options`` are further arguments of ``command_class``; ``parent`` is the click group to which the command is
+    added.
     """
 
     def command_of(verb: Callable[[CommandOptions], Any]) -> click.Command:
@@ -68,8 +70,8 @@ def options_command(
 
 
 def print_and_exit_option(show: Callable[[click.Context], None]) -> dict[str, Any]:
-    """The arguments of click for an option that calls ``show``, which prints, and exits, even if required arguments are
-    missing."""
+    """The arguments of ``click.option`` for an option, such as --help, that calls ``show`` and then ends the program,
+    even if required arguments are missing."""
 
     def callback(ctx: click.Context, _param: click.Parameter, is_used: bool) -> None:
         if is_used and not ctx.resilient_parsing:
@@ -80,8 +82,8 @@ def print_and_exit_option(show: Callable[[click.Context], None]) -> dict[str, An
 
 
 class LongCommand(click.Command):
-    """A command with many options: `--help` prints the ``common`` options and the first examples; `--help-all` prints
-    all options and examples."""
+    """A click command with many options: `--help` prints only the options ``common`` and the first examples;
+    `--help-all` prints all options and examples."""
 
     def __init__(self, *args: Any, common: str, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -95,7 +97,7 @@ class LongCommand(click.Command):
         self.params.append(click.Option(["--help-all"], help=text, **print_and_exit_option(print_all)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help of the common options; with ``--help-all``, then write the help of all other options."""
+        """Write the help of the common options; for ``--help-all``, also write the help of all other options."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         rows = {option.opts[0]: row for option in options if (row := option.get_help_record(ctx))}
         groups = {"Options": [rows.pop(name) for name in self.common]}
@@ -106,7 +108,7 @@ class LongCommand(click.Command):
                 formatter.write_dl(group)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the first examples of the epilog, or with ``--help-all`` the whole epilog."""
+        """Write the first examples; for ``--help-all``, write the whole epilog (the text after the options)."""
         lines = (self.epilog or "").splitlines()
         formatter.write_paragraph()
         with formatter.indentation():
@@ -114,8 +116,8 @@ class LongCommand(click.Command):
 
 
 def notify_command(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The command of --notify, or without this option the command in config.toml. Raises RecipeError for a mistake in
-    config.toml."""
+    """The command that notifies the user: from --notify or, without this option, from config.toml. Raises RecipeError
+    for a mistake in config.toml."""
     from perfbisect.recipes.configuration import configuration_location, load_configuration, split_command
 
     if value is not None or ctx.resilient_parsing:  # the option is given, or a shell asks for completions
@@ -127,8 +129,8 @@ def notify_command(ctx: click.Context, _param: click.Parameter, value: tuple[str
 
 
 class WaitingLine:
-    """Shows on standard error for what perfbisect waits: on a terminal one line with a clock, otherwise a new line for
-    each thing."""
+    """Shows on standard error why perfbisect waits: on a terminal, a line with a clock that is updated; otherwise, a
+    new line for each reason."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -137,19 +139,18 @@ class WaitingLine:
 
     @property
     def waited_clock(self) -> str:
-        """The time since the waiting began, such as 0:07."""
+        """The time since perfbisect began to wait, such as 0:07."""
         from perfbisect.wording.quantities import clock
 
         return clock(time.monotonic() - self.began)
 
     def show_waiting(self, subject: str, end: str = "") -> None:
-        """Show that perfbisect waits for ``subject``. Without a terminal, ``end`` is printed after ``subject``."""
+        """Show that perfbisect waits for ``subject``. If there is no terminal, print ``end`` after ``subject``."""
         from perfbisect.wording.table import cut
 
         if sys.stderr.isatty():
-            replace_line(
-                cut(printable(f"{self.waited_clock} waiting for {subject}"), shutil.get_terminal_size().columns - 1)
-            )
+            line = printable(f"{self.waited_clock} waiting for {subject}")
+            replace_line(cut(line, shutil.get_terminal_size().columns - 1))
             self.drawn = True
         elif subject not in self.shown:
             note(f"Waiting for {printable(subject)}{end}")
@@ -167,8 +168,8 @@ class WaitingLine:
         self.drawn = False
 
     def __call__(self, owner: "LockOwner | None") -> None:
-        """Show that perfbisect waits for the session ``owner`` of a lock; with None, show that the wait is over.
-        ``host.lock`` calls this method."""
+        """Show that perfbisect waits for the session of ``owner``, which has a host's lock; if ``owner`` is None, show
+        that the wait is over. ``host.lock`` calls this method."""
         if owner is not None:
             self.show_waiting(str(owner), ".")
         elif self.drawn:
@@ -180,7 +181,7 @@ class WaitingLine:
 # A command gets the value of each of these options as the parameter with the option's name.
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
-EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)  # a file
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)  # an existing file
 FOLDER = click.Path(file_okay=False, path_type=Path)
 history_option = click.option(  # None: the default path. The option of a group may precede the name of a command
     "--history", metavar="FILE", type=FILE, is_eager=True,  # eager: is read before the ids of hunts
@@ -212,13 +213,13 @@ session_options = adding_options(waiting_option, notify_option, view_options, hi
 
 
 def json_option(text: str = "Print one JSON object.") -> Decorator:
-    """The option --json, whose help is ``text``."""
+    """The option --json with the help text ``text``."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def id_argument(kinds: str = "") -> Decorator:
-    """The argument HUNT: the id of a hunt, or of a trial whose id begins with a letter of ``kinds``; None (for the
-    latest) if it is omitted."""
+    """The argument HUNT: the id of a hunt, or of a trial whose id begins with a letter of ``kinds``; None (the latest
+    session) if the user omits the argument."""
     return click.argument("hunt", type=SessionIdParam(kinds), required=False, shell_complete=complete_id)
 
 
@@ -233,12 +234,13 @@ def say(text: str) -> None:
 
 
 def say_json(text: str, end: str = "\n") -> None:
-    """Write JSON to standard output; characters that are unsafe to print are written as JSON escapes."""
+    """Write JSON to standard output; control characters and other characters that are unsafe to print are written as
+    JSON escapes."""
     write_line(safe_json(text), sys.stdout, end)
 
 
 def say_object(value: Any) -> None:
-    """Write a value as indented JSON; a value that JSON cannot represent is written as its text."""
+    """Write a value as indented JSON. A part of the value that JSON cannot represent is written as text."""
     import msgspec
 
     say_json(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())

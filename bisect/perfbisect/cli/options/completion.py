@@ -121,11 +121,8 @@ def workload_summaries(workloads: "Iterable[Workload]", incomplete: str) -> dict
     from perfbisect.recipes.workload import qualified_name
 
     short = {workload.name: workload.summary for workload in workloads}
-    described = (
-        short
-        if matching_names(short, incomplete)
-        else {qualified_name(workload): workload.summary for workload in workloads}
-    )
+    summaries = {qualified_name(workload): workload.summary for workload in workloads}
+    described = short if matching_names(short, incomplete) else summaries
     return dict(sorted(described.items()))
 
 
@@ -193,10 +190,8 @@ def complete_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> 
     try:
         with closing(History.open(ctx.params.get("history"), read_only=True)) as opened:
             items += [(hunt.id, f"{hunt.title}, {hunt.state}") for hunt in opened.hunts()[::-1]]
-            items += [
-                (trial.id, f"{trial.builder} {trial.title}, {trial.state}")
-                for trial in opened.trials_except_fitness_checks()[::-1]
-            ]
+            trials = opened.trials_except_fitness_checks()[::-1]
+            items += [(trial.id, f"{trial.builder} {trial.title}, {trial.state}") for trial in trials]
             items += [(batch.name, batch.file or "together") for batch in all_batches(opened)[::-1]]
     except PerfBisectError:  # ids that were read before the error are offered
         pass

@@ -168,12 +168,7 @@ policy_options = adding_options(
         " --max-runs), but never more than 2%; for counts of instructions, 0.2%]",
         auto=True,
     ),
-    click.option(
-        "--all",
-        "all_steps",
-        is_flag=True,
-        help="Find every change of at least --min-effect.",
-    ),
+    click.option("--all", "all_steps", is_flag=True, help="Find every change of at least --min-effect."),
     limit_options,
 )
 # --json of trials that print text or JSON only; the value is the parameter ``form`` of the command.
@@ -302,9 +297,8 @@ def announce_and_read_recipes(settings: Settings) -> "tuple[Builder, dict[str, W
     workloads = requested_workloads(settings, builder, settings.workload)
     if not workloads:
         raise click.UsageError("--workload is empty. Give the name of a workload.")
-    announce_recipe_files(
-        builder, workloads.values(), [load_host(name, settings.hosts_path) for name in settings.hosts]
-    )
+    entries = [load_host(name, settings.hosts_path) for name in settings.hosts]
+    announce_recipe_files(builder, workloads.values(), entries)
     return builder, workloads
 
 
@@ -316,17 +310,10 @@ def trial_recipes(settings: Settings) -> "tuple[Settings, Builder, dict[str, Wor
 
     settings = with_repository(settings)
     builder, workloads = announce_and_read_recipes(settings)
-    metric, recognise = (
-        choose_metric(settings.metric, [*workloads.values()]),
-        recognises_output(settings, [*workloads.values()]),
-    )
-    named = replace(
-        settings,
-        builder=settings.builder or builder.name,
-        workload=next(iter(workloads)),
-        metric=metric,
-        recognise=recognise,
-    )
+    defined = [*workloads.values()]
+    metric, recognise = choose_metric(settings.metric, defined), recognises_output(settings, defined)
+    name = settings.builder or builder.name
+    named = replace(settings, builder=name, workload=next(iter(workloads)), metric=metric, recognise=recognise)
     return named, builder, workloads
 
 

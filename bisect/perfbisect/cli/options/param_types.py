@@ -12,7 +12,7 @@ import click
 from perfbisect.core.domain.settings import AUTO
 from perfbisect.errors import PerfBisectError
 
-COUNT = click.IntRange(1, 1_000_000_000)  # of runs, builds, seconds, …
+COUNT = click.IntRange(1, 1_000_000_000)  # a number of runs, builds, seconds, …
 SMALLEST = 1e-6  # the smallest share above 0, far below the precision of any host
 SEED = click.IntRange(0, 2**63 - 1)
 MOST_TIMES = 1e6  # the largest factor
@@ -56,9 +56,8 @@ def _parsed_minutes(text: str) -> float:
     from perfbisect.recipes.builder import LONGEST
 
     parts = _DURATION.findall(text) if _DURATIONS.fullmatch(text) else [(text, "m")]
-    minutes = sum(
-        parsed_number(size, "is not a duration. Write 90s, 45m or 1h30m.") * _UNITS[unit[0]] for size, unit in parts
-    )
+    mistake = "is not a duration. Write 90s, 45m or 1h30m."
+    minutes = sum(parsed_number(size, mistake) * _UNITS[unit[0]] for size, unit in parts)
     if not 0.001 <= 60 * minutes <= LONGEST:
         raise ValueError("is not between 1 millisecond and 30 years.")
     return minutes
@@ -181,11 +180,11 @@ FACTOR = number_param(
     "FACTOR", lambda factor: 1 < factor <= MOST_TIMES, f"is not a number above 1 and up to {MOST_TIMES:,.0f}."
 )
 MINUTES = ParsedParam("TIME", _parsed_minutes)  # a bare number means minutes
-BYTES = ParsedParam("SIZE", _parsed_bytes)  # as in hosts.toml
+BYTES = ParsedParam("SIZE", _parsed_bytes)  # a size as in hosts.toml
 SUSPECT = ParsedParam("PATH=WEIGHT", _parsed_suspect)  # the weight of the commits that touch the path
 ARG = ParsedParam("NAME=VALUE", _parsed_workload_argument)  # an argument of a workload, as the user wrote it
 UNSPLIT = ParsedParam("COMMAND", _checked_without_shell)  # the command as the user wrote it
-COMMAND = ParsedParam("COMMAND", _parsed_command)  # its arguments, split as a shell splits them; empty for none
+COMMAND = ParsedParam("COMMAND", _parsed_command)  # words, split as a shell splits a command; empty: no command
 FLAGS = ParsedParam("FLAGS", lambda text: shlex.join(_split_words(text)))  # quoted: a shell reads plain words
 
 

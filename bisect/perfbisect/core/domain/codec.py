@@ -1,10 +1,11 @@
 """Converts events to plain values for JSON, and back, for the history and for other programs.
 
-An event is encoded as a mapping from the names of its fields to their values. An encoded order or verdict has the name
-of its type in the key ``kind``. A Decided event contains two probabilities for every candidate of the hunt. The
-probabilities of a Decided event are rounded to four digits and run-length encoded, ``[[how many, probability], …]``,
-which takes a few kilobytes for 100,000 commits. JSON has no infinity, so infinity is written as the largest
-floating-point number. If the largest floating-point number occurs in a Decided event, it is read as infinity.
+An event is encoded as a mapping from the names of its fields to their values. An encoded work order (the description of
+the next measurement) or verdict has the name of its type in the key ``kind``. A Decided event contains two
+probabilities for every candidate of the hunt. The probabilities of a Decided event are rounded to four digits and
+run-length encoded, ``[[how many, probability], …]``, which takes a few kilobytes for 100,000 commits. JSON has no
+infinity, so infinity is written as the largest floating-point number. If the largest floating-point number occurs in a
+Decided event, it is read as infinity.
 """
 
 import json
@@ -60,17 +61,13 @@ def encode(event: Event) -> dict[str, Any]:
     match event:
         case Decided(decision, fleet):
             decided = {"order": encode_order(decision.order), "belief": encode_belief(decision.belief)}
-            return {
-                **decided,
-                **nonempty_fields(decision, DECISION_FIELDS),
-                "fleet": nonempty_fields(fleet, Fleet.__match_args__),
-            }
+            fleet_fields = nonempty_fields(fleet, Fleet.__match_args__)
+            return {**decided, **nonempty_fields(decision, DECISION_FIELDS), "fleet": fleet_fields}
         case SessionStarted(session, request=request):
             fields = to_plain(event)
             if request.works:
-                return {"trial": session} | {
-                    name: fields[name] for name in STARTED if name not in OMITTED_IF_EMPTY or fields[name]
-                }
+                names = [name for name in STARTED if name not in OMITTED_IF_EMPTY or fields[name]]
+                return {"trial": session} | {name: fields[name] for name in names}
             return {"hunt": session} | {
                 name: field for name, field in fields.items() if name not in ("session", "request")
             }
@@ -86,8 +83,8 @@ def encode(event: Event) -> dict[str, Any]:
 def decode(kind: str, body: dict[str, Any], *, has_infinity: bool = True) -> Event:
     """The event of type ``kind`` with these fields. Raises ValueError for an unknown type.
 
-    If ``has_infinity`` is true, the largest floating-point number is read as infinity. If the event does not contain
-    this number, ``has_infinity`` may be false, so that decoding takes less than half of the time.
+    If ``has_infinity`` is true, the largest floating-point number is read as infinity. For an event without infinity,
+    ``has_infinity`` may be false; decoding then takes less than half of the time.
     """
     match kind:
         case "Decided":
@@ -133,17 +130,17 @@ def nonempty_fields(value: object, names: Iterable[str]) -> dict[str, Any]:
 
 
 def encode_order(order: Order) -> dict[str, Any]:
-    """An order or a verdict as plain values, with the name of its type."""
+    """A work order or a verdict as plain values, with the name of its type."""
     return {"kind": type(order).__name__, **to_plain(order)}
 
 
 def decode_order(body: dict[str, Any]) -> Order:
-    """The order or the verdict that ``body`` encodes; ``body`` names the type."""
+    """The work order or the verdict that ``body`` encodes; ``body`` contains the name of the type."""
     return msgspec.convert(body, ORDERS[body["kind"]])
 
 
 def encode_belief(belief: Belief) -> dict[str, Any]:
-    """A belief as plain values."""
+    """A belief (the probabilities of all candidates after a decision) as plain values."""
     return {
         "culprit": encode_run_lengths(float(f"{probability:.4g}") for probability in belief.culprit.tolist()),
         "change": float(belief.change),

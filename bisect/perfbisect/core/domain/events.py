@@ -1,7 +1,7 @@
 """The events of a hunt or a trial. A session yields events, views show the events, and the store keeps the events.
 
-In an event of a trial, ``candidate`` is the number of a build in the request of the trial, and ``workload`` the number
-of a workload. ``host`` is the name of the host on which the event happens.
+In an event of a trial, the field ``candidate`` is the index of a build in the request of the trial, and ``workload`` is
+the index of a workload. The field ``host`` is the name of the host on which the event happens.
 """
 
 from collections.abc import Sequence
@@ -43,23 +43,22 @@ class Commit:
 
 
 def part_titles(parts: Sequence[DiffPart], limit: int = 3) -> str:
-    """The titles of at most ``limit`` parts of a diff, and how many parts are not listed."""
-    return ", ".join(
-        [*(part.title for part in parts[:limit]), *([f"{len(parts) - limit} more"] if len(parts) > limit else [])]
-    )
+    """The titles of the first ``limit`` parts of a diff, and the number of further parts."""
+    further = [f"{len(parts) - limit} more"] if len(parts) > limit else []
+    return ", ".join([*(part.title for part in parts[:limit]), *further])
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """A session begins, or an interrupted session is resumed. The range of a hunt is known when this event occurs."""
+    """A session begins, or an interrupted session is resumed."""
 
-    session: int  # id in the history
+    session: int  # id of the session in the history
     host: HostFacts
     resumed: bool
     # Fields of a hunt:
     builder: str = ""
     workload: str = ""
-    good: str = ""  # as the user wrote it
+    good: str = ""  # good, as the user wrote the revision
     bad: str = ""
     commits: int = 0  # number of commits in good..bad
     candidates: tuple[str, ...] = ()  # commit hash of each node, oldest first; [0] is good, [-1] is bad
@@ -90,7 +89,7 @@ class SessionStarted:
         return (self.host, *self.further)
 
     def with_part_title(self, commit: Commit, candidate: int) -> Commit:
-        """``commit``; if the hunt searches a diff, a copy of ``commit`` whose subject is the titles of the parts that
+        """``commit``; if the hunt searches the parts of a diff, a copy of ``commit`` whose subject lists the parts that
         the candidate adds."""
         added = self.parts[candidate - 1] if 0 < candidate <= len(self.parts) else ()
         return replace(commit, date="", author="", subject=part_titles(added)) if added else commit
@@ -108,14 +107,14 @@ class MetricChosen:
 @dataclass(frozen=True, slots=True)
 class Remedied:
     """After this event, commits are built with additional compiler options, because a commit does not build without
-    these options. Earlier runs of a commit count only if the options do not change its binary."""
+    these options. Earlier runs of a commit are used further only if the options do not change the commit's binary."""
 
     flags: Flags  # the additional options, and the options of the user
     why: str  # the reason, as a sentence without its end
 
     @property
     def sentence(self) -> str:
-        """The sentence that says why all commits are built with the added options."""
+        """A sentence that states why all commits are built with the added options."""
         return f"{self.why}: everything was built with that."
 
 
@@ -152,7 +151,8 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The search has made a decision from all observations so far: the next order, or the verdict."""
+    """The search has made a decision from all observations so far: the next work order (the description of the next
+    measurement), or the verdict."""
 
     decision: Decision
     fleet: Fleet = ALL_FREE  # the state of the hosts at the time of the decision
@@ -193,7 +193,7 @@ class BuildFinished:
 
 @dataclass(frozen=True, slots=True)
 class BuildCancelled:
-    """A build that a build host made before a run needed it was cancelled, because it is no longer needed."""
+    """A build host's build was cancelled, because the search no longer needs the build."""
 
     candidate: int
     commit: Commit
@@ -203,8 +203,8 @@ class BuildCancelled:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSkipped:
-    """A candidate cannot be measured: if ``facts.is_build_failure`` is true, in any workload; otherwise, only in this
-    workload.
+    """A candidate cannot be measured. If ``facts.is_build_failure`` is true, the candidate cannot be measured in any
+    workload; otherwise, it cannot be measured in ``workload``.
     """
 
     candidate: int
@@ -216,7 +216,7 @@ class CandidateSkipped:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A timed run begins: run ``number`` of ``of`` runs in the present measurement."""
+    """A timed run begins. The run has the number ``number`` among the ``of`` runs of the present measurement."""
 
     candidate: int
     number: int
@@ -230,7 +230,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """The QPS of the last report interval of a run in progress."""
+    """The QPS that a run in progress has reported last."""
 
     candidate: int
     second: float
@@ -240,7 +240,7 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStarted:
-    """An execution of the workload begins in which instructions are counted exactly; the execution may take minutes."""
+    """An execution of the workload begins, in which instructions are counted exactly, and which may take minutes."""
 
     candidate: int
     number: int
@@ -263,7 +263,8 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True)
 class Uncounted:
-    """The instructions of a build cannot be counted, for the reason in ``facts``; its timed runs are not affected."""
+    """The instructions of a build cannot be counted exactly, for the reason in ``facts``; timed runs of the build are
+    still possible."""
 
     candidate: int
     facts: SkipFacts
@@ -272,11 +273,11 @@ class Uncounted:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """To explain the culprit, one group of counters was counted in a run of the culprit or its parent. The search
-    ignores runs in which counters were counted for the explanation.
+    """To explain the culprit, one group of counters was counted in a run of the culprit or its parent. The search does
+    not use this run.
 
-    Runs of culprit and parent are interleaved. For each group, the n-th run of the culprit is compared with the n-th
-    run of the parent.
+    Runs of the culprit and its parent alternate. For each group of counters, the n-th run of the culprit is compared
+    with the n-th run of the parent.
     """
 
     candidate: int
@@ -287,8 +288,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """To explain the culprit, a run of the culprit or its parent was profiled. Runs of culprit and parent are
-    interleaved. The search ignores the profile.
+    """To explain the culprit, a run of the culprit or its parent was profiled. Runs of the culprit and its parent
+    alternate. The search does not use these runs.
     """
 
     candidate: int
@@ -298,7 +299,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The query plan with which one build executes a statement of the workload. The search ignores the plan."""
+    """The query plan with which one build (the culprit or its parent) executes a statement of the workload."""
 
     candidate: int
     facts: PlanFacts
@@ -307,7 +308,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class ChangedFunctions:
-    """The functions and files that the culprit changes, from the repository. The search ignores this event."""
+    """The functions and files that the culprit changes, according to the diff in the repository."""
 
     candidate: int
     facts: ChangeFacts
@@ -324,8 +325,8 @@ class Unexplained:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """A session has ended: a hunt with its verdict, or a trial. If the culprit is explained, the event occurs before
-    and after the explanation, with the same verdict.
+    """A session has ended: a hunt with its verdict, or a trial. If perfbisect measures after the verdict why the
+    culprit is slower, this event occurs before and after these measurements, with the same verdict.
     """
 
     verdict: Verdict | None = None  # None: all rounds of a trial are done

@@ -1,4 +1,4 @@
-"""The facts about builds, runs, profiles, failures and hosts, which the lab reports and the store keeps.
+"""The facts about builds, runs, profiles, failures and hosts that measurements produce and the history stores.
 
 The value of a counter that the machine does not support is ``None``.
 """
@@ -17,7 +17,7 @@ PHASES = ("checkout", "patch", "configure", "compile", "install", "train", "reli
 
 @dataclass(frozen=True, slots=True)
 class BuildFacts:
-    """The costs and the result of one build."""
+    """The duration, the properties and the files of one build."""
 
     commit: str  # full hash; the given name for prebuilt binaries
     key: str  # hash of filtered tree, recipe, variant and toolchain; of the contents for prebuilt binaries
@@ -39,31 +39,34 @@ class BuildFacts:
     flags: tuple[tuple[str, str], ...] = ()  # options of the user, such as --cflags, with their values
     shared: bool = False  # reused from the shared builds; ``seconds`` is the time to fetch it
     phases: Mapping[str, float] = field(default_factory=dict)  # phase of PHASES → seconds; empty for a reused build
-    incremental: bool = False  # whether it is an incremental build, not a clean build
+    incremental: bool = False  # whether the build is an incremental build, not a clean build
 
     @property
     def for_another(self) -> bool:
-        """Whether the hunt of another workload in the same session made the build and is charged with its seconds."""
+        """Whether another hunt of the same session made the build, so that the time of that hunt contains the seconds
+        of the build."""
         return self.reused and self.seconds > 0 and not self.shared
 
     @property
     def hit_rate(self) -> float | None:
-        """The share of compilations whose result came from ccache; None if nothing was compiled."""
+        """The share of the compilations of this build whose result came from ccache; None if nothing was compiled."""
         return cache_hit_rate([self])
 
 
 def cache_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
-    """The share of the compilations of several builds that ccache answered; None if nothing was compiled."""
+    """The share of the compilations of several builds whose result came from ccache; None if nothing was compiled."""
     return _rate((build.cache_hits, build.cache_hits + build.cache_misses) for build in builds)
 
 
 def remote_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
-    """The share of the results from ccache that came from ccache's remote store; None if no result came from ccache."""
+    """Of the compilations whose result came from ccache, the share whose result came from ccache's remote store; None
+    if no result came from ccache."""
     return _rate((build.remote_hits, build.cache_hits) for build in builds)
 
 
 def seconds_by_phase(builds: Sequence[BuildFacts]) -> dict[str, float]:
-    """The seconds of each phase, summed over builds; empty if no build has phases."""
+    """The seconds of each phase of a build (such as configuration), summed over ``builds``; empty if the phases of all
+    builds are unknown."""
     totals = {phase: sum(build.phases.get(phase, 0.0) for build in builds) for phase in PHASES}
     return {phase: seconds for phase, seconds in totals.items() if seconds}
 
@@ -112,14 +115,15 @@ class RunFacts:
 
     @property
     def qps(self) -> float:
-        """Operations per second in the whole measured window."""
+        """The number of operations per second, over the whole measured time of the run."""
         return self.operations / self.seconds
 
     @property
     def measurement_kind(self) -> tuple[bool, bool]:
-        """Whether the layout is randomized, and whether the run is paired; only runs of the same kind are comparable.
+        """A pair: whether the layout is randomized, and whether the run is paired. Only runs for which both are equal
+        can be compared.
 
-        If a build has runs of several kinds, the greatest kind (as a tuple) gives the best evidence.
+        If a build has runs of several kinds, the runs whose pair is the greatest give the best evidence.
         """
         return bool(self.layout), bool(self.round)
 
@@ -130,12 +134,14 @@ class RunFacts:
 
 
 def most_cores_used(runs: Iterable[RunFacts]) -> float:
-    """The largest number of cores that a run used; paired runs are ignored, because their cores are limited."""
+    """The largest number of cores that one of the runs used. Paired runs are ignored, because paired runs may use only
+    some of the cores."""
     return max((run.cores_used for run in runs if not run.round), default=0.0)
 
 
 def pair_runs(runs: Iterable[RunFacts]) -> Iterator[tuple[RunFacts, RunFacts]]:
-    """The paired runs, as pairs in the order of the log; incomplete pairs are left out."""
+    """The paired runs, as pairs, in the sequence in which the log has them; pairs of which one run is missing are left
+    out."""
     begun: dict[str, RunFacts] = {}
     for run in runs:
         if run.round and (first := begun.pop(run.round, None)):
@@ -146,12 +152,12 @@ def pair_runs(runs: Iterable[RunFacts]) -> Iterator[tuple[RunFacts, RunFacts]]:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFacts:
-    """A profile of one run of a build: folded stacks with their costs, summed over the measured window."""
+    """A profile of one run of a build: folded stacks with their costs, summed over the measured time of the run."""
 
     commit: str  # as in BuildFacts
     build_key: str
     host: str
-    operations: int  # in the window; a cost divided by it is a cost per operation
+    operations: int  # number of operations in the window; a cost divided by this number is a cost per operation
     seconds: float  # length of the window
     unit: str  # unit of costs: "us" (CPU time, or time off CPU), "cycles" or "instructions"
     # "program;outermost;…;innermost" → self cost of that stack: samples × period. ``core/explain/profiles.py`` describes
@@ -170,12 +176,12 @@ class ProfileFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """The plan by which one build executes one statement of the workload."""
+    """The query plan by which one build executes one statement of the workload."""
 
     commit: str  # as in BuildFacts
     build_key: str
     host: str
-    statement: str  # as the workload sends it, with values instead of parameters
+    statement: str  # the statement as the workload sends it, with values instead of parameters
     plan: str  # as the server prints it, without estimates that differ between two servers of one build
 
 
@@ -183,10 +189,10 @@ class PlanFacts:
 class ChangeFacts:
     """The functions and files that a commit changes.
 
-    Names of functions include their scope: "Page::insert"; macros are treated as functions.
+    The name of a function includes its scope, as in "Page::insert". Macros are treated as functions.
     """
 
-    commit: str  # full hashes
+    commit: str  # full hash, like ``parent``
     parent: str
     functions: tuple[str, ...]  # functions whose bodies differ, or that only one of the two commits has
     callers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # function → functions whose bodies name it
@@ -208,7 +214,7 @@ MOST_OPTIONS = 2000  # characters of options in a command
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
-    """A known error that arises if a compiler is newer than the source tree, and the remedy for the error."""
+    """A known build error that occurs if the compiler is newer than the source code, and the remedy for the error."""
 
     name: str  # name of the class of errors
     flags: Flags = field(default_factory=Flags)  # options that remedy the error
@@ -217,12 +223,12 @@ class KnownError:
 
     @property
     def remedy(self) -> str:
-        """The remedy, as the user types it."""
+        """The remedy as text: compiler options in the form in which the user types them, or another remedy."""
         return self.other or shlex.join(self.flags.arguments)
 
     def combined(self, other: "KnownError") -> "KnownError":
-        """This error with the options that remedy both errors, if both errors have the same name and the options fit
-        into a command; otherwise this error, unchanged.
+        """If both errors have the same name, this error with the options that remedy both errors; otherwise this error,
+        unchanged. If this error already has too many options for a command, no options are added.
         """
         if other.name != self.name or len(self.remedy) > MOST_OPTIONS:
             return self
@@ -244,7 +250,7 @@ class SkipFacts:
 
     @property
     def is_build_failure(self) -> bool:
-        """Whether the candidate cannot be built; false if the candidate was built, and a workload failed."""
+        """Whether the build of the candidate failed; false if the build succeeded and a workload failed."""
         return self.stage in BUILDING
 
 
@@ -285,7 +291,8 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class FitnessFacts:
-    """The level and the noise of a host, measured by an A/A test."""
+    """The speed of a host and the noise of runs on it, measured by an A/A test (a comparison of a build with
+    itself)."""
 
     level: float  # natural logarithm of the metric, higher is better
     noise: float | None  # s.d. of the ratio of paired runs, or of a run; None if too few runs show it
@@ -297,9 +304,10 @@ LONGEST = 60  # characters of a value in a sentence
 
 
 def host_differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
-    """A phrase for each difference: "its kernel was 6.1.0-18 and is 6.1.0-22".
+    """A phrase for each difference between the facts ``before`` and ``after``, such as "its kernel was 6.1.0-18 and is
+    6.1.0-22".
 
-    A fact that only one of the hosts has is not a difference.
+    A fact that is unknown before or after is not a difference.
     """
     facts = [
         ("processor", before.cpu, after.cpu),
@@ -322,7 +330,8 @@ def _cut(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialRun:
-    """One run of a trial; ``work`` and ``subject`` are the positions of its workload and its build in the request."""
+    """One run of a trial. ``work`` is the index of the run's workload in the request of the trial, and ``subject`` is
+    the index of its build."""
 
     round: int  # two attempts share no round, because the host may have changed between them
     work: int
@@ -344,8 +353,8 @@ class TrialSkip:
 
 @dataclass(frozen=True, slots=True)
 class DropHunt:
-    """The hunt for a drop of a comparison; ``work``, ``first`` and ``last`` are positions in the request of the
-    comparison.
+    """The hunt for a drop that a comparison found between two builds. ``work`` is the index of the workload in the
+    request of the comparison; ``first`` and ``last`` are the indexes of the two builds.
     """
 
     work: int

@@ -1,14 +1,15 @@
 """The range as a graph of candidates, oldest first.
 
-Node 0 is the good end and represents all commits that can be reached from good; node ``size - 1`` is the bad end.
-Parents precede their children. A root commit of the range, which cannot be reached from good, has no parents.
-"Candidate v is slow" means that the culprit is v or an ancestor of v.
+Node 0 is the good end; it represents good and all its ancestors. Node ``size - 1`` is the bad end. Parents have lower
+numbers than their children. A root commit (a commit without parents in git) that is not an ancestor of good has no
+parents in the graph. "Candidate v is slow" means that the culprit is v or an ancestor of v.
 
-A branch that began before good lacks changes that good has. The *branch point*, the commit at which such a branch
-began, is one of the first nodes after node 0. A branch point has no parents and the weight 0, because it can be
-measured, but cannot be the culprit.
+A branch of the range that began before good lacks some changes of good. The commit at which such a branch began, the
+*branch point*, gets its own node; branch points are the first nodes after node 0. A branch point has no parents and the
+weight 0, because it can be measured, but cannot be the culprit.
 
-For a search in a diff, the parts of the diff are sorted so that a part comes after the parts that it needs.
+For a search in the parts of a diff (`bisect narrow`), this module also sorts the parts so that a part comes after the
+parts that it needs.
 """
 
 from collections import defaultdict
@@ -21,10 +22,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Candidates and their parents: the parents of node v are ``parents[parent_offsets[v]:parent_offsets[v + 1]]``.
+    """Nodes and their parents. The parents of node v are ``parents[parent_offsets[v]:parent_offsets[v + 1]]``.
 
-    ``weight`` is the prior weight of each candidate: 1 for an ordinary candidate, 0 for node 0 and branch points. The
-    weights need not sum to one.
+    ``weight`` is the prior weight of each node: 1 for an ordinary candidate, 0 for node 0 and branch points. The sum of
+    the weights need not be 1.
     """
 
     parent_offsets: NDArray[np.int64]  # shape (size + 1,)
@@ -50,9 +51,10 @@ class Graph:
     def from_parents(
         cls, parents: Sequence[Sequence[int]], weight: Sequence[float] | None = None, branch_points: int = 0
     ) -> "Graph":
-        """The graph in which node v has the parents ``parents[v]``; older nodes come first.
+        """The graph in which node v has the parents ``parents[v]``. Each parent must have a lower number than its
+        child.
 
-        Raises ValueError if a parent does not precede its child.
+        Raises ValueError if a parent does not have a lower number.
         """
         first = np.zeros(len(parents) + 1, np.int64)
         np.cumsum([len(row) for row in parents], out=first[1:])
@@ -66,13 +68,13 @@ class Graph:
 
     @classmethod
     def straight_history(cls, commits: int) -> "Graph":
-        """A straight history of ``commits`` commits after the good end."""
+        """The graph of ``commits`` commits after the good end, without branches."""
         return cls.from_parents([(), *((v,) for v in range(commits))])
 
 
 def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """The sets of parts in the order of ``parts``, except that each set comes after the sets it needs, unless sets
-    need each other in a cycle.
+    """The sets of parts in the given order, except that each set comes after the sets that it needs; this is not
+    possible for sets that need each other in a cycle.
     """
     index_of = {number: index for index, part in enumerate(parts) for number in part}
     needed = [
@@ -93,8 +95,8 @@ def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collectio
 
 
 def merge_mutual_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """The sets of ``parts``, in which sets that need each other, directly or through other sets, are merged into one
-    set."""
+    """The sets of ``parts``, after sets that need each other (directly or through other sets) are merged into one set.
+    """
     index_of = {number: index for index, part in enumerate(parts) for number in part}
     reach = np.eye(len(parts), dtype=np.float32)
     for number, index in index_of.items():

@@ -1,8 +1,8 @@
-"""The events of a log from which observations are made: builds, failures and runs.
+"""Keeps the events of a log that are the input of the search: builds, failures and runs.
 
-If options are added to all builds, all earlier events are excluded from the log. The events of a commit are restored if
-its build with the options has the same binary. After a proof that contradicts incremental builds, the events of
-incremental builds are excluded, too.
+If compiler options are added to all builds of a hunt, all earlier events are excluded from the log. The runs of a
+commit are restored if its build with these options has the same binary as its earlier build. If a proof with clean
+builds contradicts the runs of incremental builds, the events of incremental builds are excluded, too.
 """
 
 from collections import defaultdict
@@ -17,23 +17,24 @@ SHARED = -1  # in place of the number of a host, for builds of build hosts, whic
 
 
 class CommitsByBinary(dict[tuple[int, str], str]):
-    """(number of a host, binary) → the first commit that was built with the binary on the host. The number is 0 if the
-    session has only one host, and SHARED for all build hosts.
+    """Maps each pair (number of a host, binary) to the first commit whose build on this host had this binary. The
+    number is 0 if the session has only one host, and SHARED for all build hosts.
     """
 
     def add_build(self, host: int, build: BuildFacts) -> str | None:
-        """Add a build of a host; return another commit that was built earlier with the same binary, or None."""
+        """Add a build that a host has made. Returns another commit whose earlier build on the host has the same binary,
+        or None."""
         first = self.setdefault((host, build.binary), build.commit)
         return None if first == build.commit else first
 
 
 def binary_host_number(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
-    """The number of a host in ``CommitsByBinary``: SHARED for a build host, if there are several hosts."""
+    """The number by which ``CommitsByBinary`` identifies a host: SHARED for a build host if there are several hosts."""
     return SHARED if len(hosts) > 1 and name in build_hosts else hosts.get(name, 0)
 
 
 def is_of_build(event: Event) -> bool:
-    """Whether the event is about a build, so that all hunts of a session store the event; false for a failed run."""
+    """Whether the event is about a build, not about a run. All hunts of a session store the events about builds."""
     if isinstance(event, CandidateSkipped):
         return event.facts.is_build_failure
     return isinstance(event, BuildStarted | BuildFinished)
@@ -43,8 +44,9 @@ class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
     """The excluded runs of each commit, with the binary of these runs."""
 
     def exclude(self, log: Log, commits: Collection[str]) -> None:
-        """Remove the events of ``commits`` from ``log``, and keep their runs for ``restore``. Events of failed builds
-        are removed, too, because a new build may succeed; events of candidates that --skip left out stay.
+        """Remove the events of ``commits`` from ``log``, and keep the runs of these commits for ``restore``. Events of
+        failed builds are removed, too, because a new build may succeed. The events of commits that --skip left out are
+        not removed.
         """
         runs: dict[str, list[tuple[float, RunFinished]]] = defaultdict(list)
         removed = [(at, event) for at, event in log if event.facts.commit in commits]
@@ -62,7 +64,8 @@ class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
         ]
 
     def restore(self, build: BuildFacts, log: Log) -> tuple[RunFacts, ...]:
-        """Put the events of a commit back into ``log`` in order of time, unless its binary changed; return its runs."""
+        """If a new build has the same binary as the excluded build, put the runs of its commit back into ``log``,
+        sorted by time, and return these runs; otherwise return ()."""
         binary, runs = self.pop(build.commit, ("", []))
         if binary != build.binary:
             return ()

@@ -1,8 +1,8 @@
 """The metrics that a hunt can compare, and the functions that read metrics from a run.
 
-A workload may have threads of several roles. One role is measured; the other roles run in the background at fixed
-rates. For each role, the counters of a run include response times, the number of rows or queries that were finished,
-and the number of rows or queries that the rate of the role required.
+The threads of a workload may have several tasks, called roles. One role is measured; the other roles run in the
+background at fixed rates. For each role, the counters of a run include response times, the number of rows or queries
+that were finished, and the number of rows or queries that the rate of the role required.
 """
 
 import math
@@ -39,7 +39,7 @@ class Background:
 def role_counters(
     role: str, done: float, due: float, rate: float, batch: float, p99: float, longest: float
 ) -> Mapping[str, float]:
-    """The counters of a role; a role without a fixed rate has no counters of the amounts that were due."""
+    """The counters of a role; a role without a fixed rate has no counters of the work that the rate requires."""
     paced = {role + DUE: due, role + RATE: rate, role + BATCH: batch} if rate else {}
     return {role + DONE: done, **paced, role + P99: p99, role + LONGEST: longest}
 
@@ -71,16 +71,17 @@ def _background_of_role(role: str, runs: Iterable[RunFacts]) -> Background | Non
 
 
 def background_share(run: RunFacts) -> float | None:
-    """The amount of work that was done, divided by the amount that was due, in the role that was furthest behind;
-    None if no role has a fixed rate.
+    """The work that was done, divided by the work that the rate required, in the role that was furthest behind its
+    rate; None if no role has a fixed rate.
     """
     worst = worst_background([run])
     return worst.held / worst.wanted if worst else None
 
 
 def largest_client_load(runs: Iterable[RunFacts]) -> float | None:
-    """The largest share of the time, among ``runs``, in which the client threads used a processor; None if no run has
-    this share."""
+    """The share of a run's time in which the client threads used a processor; the largest share of all ``runs``, or
+    None if the share was not measured.
+    """
     return max((share for run in runs if (share := run.counters.get(CLIENT_BUSY)) is not None), default=None)
 
 
@@ -138,7 +139,9 @@ def rate_per_operation(column: str) -> Reader:
 
 
 def switches_per_operation(run: RunFacts) -> float | None:
-    """Context switches of the measured processes per operation; of the whole machine if perf did not count them."""
+    """Context switches of the measured processes per operation, or of the whole machine if perf did not count context
+    switches.
+    """
     by_process = counter_per_operation("context-switches")(run)
     return rate_per_operation("cs")(run) if by_process is None else by_process
 
@@ -212,7 +215,7 @@ def find_metric(name: str) -> Metric:
 
 
 def second_and_first_values(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: str) -> list[tuple[float, float]]:
-    """The metric of the second and of the first run of each pair, if both values can be read."""
+    """For each pair, the metric of the second run and of the first run; pairs without two positive values are left out."""
     values = ((metric_value(partner, metric), metric_value(candidate, metric)) for candidate, partner in pairs)
     return [(x, y) for x, y in values if x and y and 0 < x * y < math.inf]
 
@@ -235,8 +238,8 @@ def log_metric_by_cpu(run: RunFacts, metric: str) -> float | None:
     """The logarithm of QPS or mean latency, computed from CPU time instead of elapsed time; None for other metrics, or
     if the CPU time is unknown.
 
-    Two builds that run at the same time on the same cores get varying shares of the cores' time. The CPU time that each
-    build needs varies less.
+    For two builds that run at the same time on the same cores, the elapsed time depends on the share of the cores' time
+    that each build gets, which varies. The CPU time of each build varies less.
     """
     duration = (
         metric == "latency" and run.reported is None and math.isclose(metric_value(run, metric) or 0.0, 1000 / run.qps)
@@ -253,21 +256,23 @@ def is_exact_count(run: RunFacts, metric: str) -> bool:
 
 
 def is_speed(metric: str) -> bool:
-    """Whether users of the system notice the metric directly; metrics such as CPU time are only causes."""
+    """Whether users of the system notice a change of the metric directly; they do not notice a change of CPU time, for
+    example.
+    """
     return metric in ("qps", "latency", "p95", "p99", "rate", "cost")
 
 
 def shown_metric(run: RunFacts, metric: str, usual: str = "qps") -> str:
     """The metric whose value is shown for a run: the number of instructions if the run counted instructions exactly.
 
-    For a timed run, the result is the first of ``metric`` (which the hunt compares), ``usual`` (which the hunt compared
-    before it changed to instructions) and QPS whose value the run has and reports show.
+    For a timed run, three metrics are tried in this order: ``metric`` (which the hunt compares), ``usual`` (which the
+    hunt compared before it changed to instructions), and QPS. The result is the first metric that the run has and
+    reports show.
     """
     if run.counted:
         return INSTRUCTIONS
-    return next(
-        (name for name in (metric, usual) if find_metric(name).is_shown and metric_value(run, name) is not None), "qps"
-    )
+    shown = (name for name in (metric, usual) if find_metric(name).is_shown and metric_value(run, name) is not None)
+    return next(shown, "qps")
 
 
 def shown_value(run: RunFacts, metric: str) -> float:

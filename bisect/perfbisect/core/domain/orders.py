@@ -157,7 +157,7 @@ class Step:
     prior: float = 1.0  # prior weight of the candidate; 1 is usual
     effects: tuple[ClassEffect, ...] = ()  # the effect on each host class, if there are several classes
     layouts: LayoutRatios | None = None  # None: compared in the usual layout only
-    together: bool = False  # whether paired runs compared it with its parents
+    together: bool = False  # whether paired runs compared the candidate with its parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class NotReproduced:
 class CodePlacement:
     """The verdict that a commit is slower only in the usual layout, and that no other change was found."""
 
-    step: Step  # its ratio is in the usual layout
+    step: Step  # the step, with the ratio in the usual layout
     ratio: Interval  # of bad against good, over randomized layouts
     detectable: float  # the smallest drop that would have been shown, as a fraction
     same_counts: bool | None = None  # whether it executes as many instructions as its parents; None: not counted
@@ -289,7 +289,7 @@ class Decision:
     pairing_comparison: PairingComparison | None = None
     # On each host class, if both ends were measured: the ratio of the proven step, or of the ends with layout error.
     evidence: tuple[Interval, ...] = ()
-    waits_for_builds: bool = False  # the order has to wait for builds that it needs
+    waits_for_builds: bool = False  # whether the order has to wait for builds that the order needs
     needed_builds: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first
 
 
@@ -344,7 +344,7 @@ class Fleet:
     build_hosts: int = 0  # number of build hosts; 0: hosts make their builds themselves
     building: tuple[BuildInProgress, ...] = ()
     gone_build_hosts: tuple[int, ...] = ()
-    builds_between: bool = False  # whether hosts may build while they have nothing to measure
+    builds_between: bool = False  # whether hosts may build while the hosts have nothing to measure
     minutes: float = 0.0  # the limit of minutes, if this limit has ended the work in progress; otherwise 0
 
     @property

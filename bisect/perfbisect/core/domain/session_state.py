@@ -1,7 +1,6 @@
 """The state of a session, computed from its events. Plans, views and reports read the state. This module does no I/O.
 
-The tested commits of a hunt are keyed by full hash, not by candidate, because a hunt may begin with another range
-(merge base to good), whose measurements stay valid. Runs of a trial are identified by round, workload and build.
+Tested commits are keyed by hash, because a hunt may first search another range, whose measurements stay valid.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -48,7 +47,7 @@ from perfbisect.core.domain.measured_log import CommitsByBinary, ExcludedRuns, M
 from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdict, named_steps
 from perfbisect.core.domain.settings import NO_TRIAL, Pairing, TrialRequest
 
-LEARNED = ("key", "binary", "version", "seconds")  # fields of a TrialBuild that become known by building it
+LEARNED = ("key", "binary", "version", "seconds")  # fields of a TrialBuild that become known when it is built
 WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # each event shows that its host's last work ended
 MUTABLE = (
     "tested", "log", "excluded_runs", "explanation_events", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips", "proofs",
@@ -63,38 +62,38 @@ class TestedCommit:
     builds: tuple[BuildFacts, ...] = ()  # in order of time, with reused builds
     runs: tuple[RunFacts, ...] = ()
     skip: SkipFacts | None = None  # the latest failure; None if a run succeeded after it
-    same_as: str | None = None  # a commit built earlier with the same binary
+    same_as: str | None = None  # a commit that was built earlier and has the same binary
     failed_seconds: float = 0.0  # spent on builds that failed
     run_seconds: float = 0.0  # seconds of runs, with starts and warm-up
 
     def with_run(self, run: RunFacts, seconds: float) -> "TestedCommit":
-        """This commit with one more run, which cost ``seconds``."""
+        """A copy with one more run, which took ``seconds`` with the start of the server and the warm-up."""
         took = self.run_seconds + seconds
         return TestedCommit(self.commit, self.builds, (*self.runs, run), None, self.same_as, self.failed_seconds, took)
 
     @property
     def new_builds(self) -> tuple[BuildFacts, ...]:
-        """The builds that were made, not reused."""
+        """The builds that were made in this session, without reused builds."""
         return tuple(build for build in self.builds if not build.reused)
 
     @property
     def incremental(self) -> bool:
-        """Whether the latest build was made in the tree of another build."""
+        """Whether the latest build was an incremental build (a build in the folder of an earlier build)."""
         return bool(self.builds) and self.builds[-1].incremental
 
     @property
     def reused(self) -> bool:
-        """Whether the latest build of the commit existed already."""
+        """Whether the latest build of the commit existed before the session needed the build."""
         return bool(self.builds) and self.builds[-1].reused
 
     @property
     def is_fetched(self) -> bool:
-        """Whether nothing was built for the commit, because its build came from the shared builds."""
+        """Whether the commit was not built, because its build was copied from the store of shared builds."""
         return not self.new_builds and any(build.shared for build in self.builds)
 
     @property
     def build_seconds(self) -> float:
-        """The seconds of all builds, including failed builds and the fetching of shared builds."""
+        """The seconds of all builds of the commit, including failed builds and copying of shared builds."""
         return sum(build.seconds for build in self.builds if build.shared or not build.reused) + self.failed_seconds
 
     @property
@@ -105,14 +104,14 @@ class TestedCommit:
 
 @dataclass(slots=True, eq=False)
 class SessionState:
-    """The state after the events of a session so far. ``add`` changes the state; ``after`` returns a new state."""
+    """The state after the events of a session so far. ``add`` changes this state; ``after`` returns a new state."""
 
     id: int = 0  # id of the session in the history
-    request: TrialRequest = NO_TRIAL  # of a trial: with the facts of its builds
+    request: TrialRequest = NO_TRIAL  # request of a trial, with the facts of the trial's builds
     sites: tuple[HostFacts, ...] = ()  # hosts of the latest attempt
     began: float = 0.0  # seconds since the epoch
-    state: str = "running"  # of a trial; or "interrupted", "failed", "done"
-    runs: list[TrialRun] = field(default_factory=list)  # of a trial
+    state: str = "running"  # state of a trial: "running", "interrupted", "failed" or "done"
+    runs: list[TrialRun] = field(default_factory=list)  # runs of a trial
     skips: list[TrialSkip] = field(default_factory=list)
     failure: str = ""  # why the trial could not continue
     origin: str = ""  # owner of an imported session
@@ -121,13 +120,13 @@ class SessionState:
     started: SessionStarted | None = None  # the latest start
     commits: tuple[str, ...] = ()  # commit of each candidate of the present range, from good to bad
     node: dict[str, int] = field(default_factory=dict)  # commit → candidate
-    tested: dict[str, TestedCommit] = field(default_factory=dict)  # by commit, in order of time
+    tested: dict[str, TestedCommit] = field(default_factory=dict)  # commit → its facts, in order of time
     log: list[tuple[float, MeasuredEvent]] = field(default_factory=list)  # (time, event) of observations
     excluded_runs: ExcludedRuns = field(default_factory=ExcludedRuns)
     remedy: tuple[str, ...] = ()  # a sentence that says what was done so that commits build
     chosen: MetricChosen = field(default_factory=lambda: MetricChosen("", ""))  # "": metric not changed
     pairing: PairingChosen | None = None  # how builds are compared, if it was chosen
-    warnings: dict[str, str] = field(default_factory=dict)  # text → advice
+    warnings: dict[str, str] = field(default_factory=dict)  # text of a warning → advice
     belief: Belief | None = None  # about the present range
     explanation_events: list[ExplanationEvent] = field(default_factory=list)
     in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)  # build host → (commit that it builds, start)
@@ -177,7 +176,8 @@ class SessionState:
         return following
 
     def begin_attempt(self, at: float) -> None:
-        """Record that a process begins to work on the session; the time since the last event is not counted."""
+        """Note that a process begins to work on the session; the time since the last event is not counted.
+        """
         self.last, self.since = at, {}
 
     def add(self, at: float, event: Event) -> None:
@@ -279,7 +279,7 @@ class SessionState:
                 self.since[event.host] = at
 
     def _follow_builds(self, at: float, event: Event) -> None:
-        """Update the builds that build hosts are making."""
+        """Update ``in_flight``, the builds that build hosts are making."""
         match event:
             case BuildStarted(commit=commit, host=host) if host in self.build_hosts:
                 self.in_flight[host] = commit.sha, at
@@ -297,7 +297,7 @@ class SessionState:
         self.request = replace(self.request, subjects=tuple(subjects))
 
     def _with_learned_facts(self, request: TrialRequest) -> TrialRequest:
-        """The request of a new attempt, completed by facts about builds that earlier attempts have stored."""
+        """The request of a new attempt, completed by the facts about builds that earlier attempts have found."""
         subjects = [
             replace(
                 new,
@@ -309,7 +309,7 @@ class SessionState:
         return replace(request, subjects=tuple(subjects))
 
     def use_range(self, commits: tuple[str, ...]) -> None:
-        """Number the candidates by the range ``commits``. A change of the range removes the belief."""
+        """Number the candidates by the range ``commits``. If the range changes, the search's estimates are removed."""
         if self.commits == commits:
             return
         self.commits, self.node = commits, {commit: candidate for candidate, commit in enumerate(commits)}
@@ -317,7 +317,7 @@ class SessionState:
         self._compare_binaries()
 
     def _compare_binaries(self, commits: Collection[str] = ()) -> None:
-        """Determine again which commits have equal binaries, because the builds of ``commits`` are no longer valid."""
+        """Determine again which commits have equal binaries; builds of ``commits`` are no longer valid."""
         self.binaries = CommitsByBinary()
         for _, event in self.log:
             if isinstance(event, BuildFinished) and event.facts.commit in self.node:
@@ -326,7 +326,7 @@ class SessionState:
                     self.tested[event.facts.commit] = replace(row, same_as=same_as)
 
     def _exclude_runs(self, commits: Collection[str]) -> None:
-        """Exclude the runs of ``commits`` until the commits are built again."""
+        """Exclude the runs of ``commits`` from the search until the commits are built again."""
         self.excluded_runs.exclude(self.log, commits)
         for sha, row in [(sha, self.tested[sha]) for sha in commits]:
             skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
@@ -338,7 +338,7 @@ class SessionState:
         return binary_host_number(event.host, {name: n for n, name in enumerate(self.hosts)}, self.build_hosts)
 
     def _log_measurement(self, at: float, event: MeasuredEvent, row: TestedCommit) -> None:
-        """Store an event that the search uses as an observation, and the facts about the event's commit."""
+        """Store an event as an observation for the search, and the new facts ``row`` about the event's commit."""
         self.log.append((at, event))
         self.tested[event.facts.commit] = row
 
@@ -354,7 +354,7 @@ class SessionState:
 
     @property
     def build_hosts(self) -> tuple[str, ...]:
-        """The names of the hosts that make builds in advance."""
+        """The names of the build hosts (hosts that make builds before runs need the builds)."""
         return self.started.build_hosts if self.started else ()
 
     def latest_build(self, candidate: int) -> BuildFacts | None:
@@ -362,11 +362,11 @@ class SessionState:
         return next(reversed(self.facts_of(self.commits[candidate]).builds), None)
 
     def facts_of(self, sha: str) -> TestedCommit:
-        """The facts about a commit; only the hash is known if the commit was neither tested nor suspected."""
+        """The facts about a commit; only the hash is known if the commit was not tested and is no suspect."""
         return self.tested.get(sha) or TestedCommit(self.named.get(sha) or Commit(sha))
 
     def binary_of(self, sha: str) -> str:
-        """The first commit that was built with the binary of a commit."""
+        """The first built commit whose binary equals the binary of the commit ``sha``."""
         return self.facts_of(sha).same_as or sha
 
     def is_measured(self, sha: str) -> bool:
@@ -375,13 +375,14 @@ class SessionState:
         return any(row.runs and self.binary_of(tested) == binary for tested, row in self.tested.items())
 
     def runs_of_equal_binaries(self, *shas: str) -> list[RunFacts]:
-        """The runs of the given commits and of all commits with the same binaries, in order of time."""
+        """The runs of the commits ``shas`` and of all commits with the same binaries, in order of time."""
         binaries = {self.binary_of(sha) for sha in shas}
         runs = (run for sha, row in self.tested.items() if self.binary_of(sha) in binaries for run in row.runs)
         return sorted(runs, key=lambda run: run.started)
 
     def runs_of_step(self, step: Step, *, exact: bool) -> tuple[list[RunFacts], list[RunFacts]]:
-        """The runs of both sides of a step, parents first: exact counts if ``exact``, otherwise timed runs."""
+        """The runs of a step's parents, and of its candidate: exact counts if ``exact`` is true, or else timed runs.
+        """
         parents = (self.commits[parent] for parent in step.parents)
         sides = self.runs_of_equal_binaries(*parents), self.runs_of_equal_binaries(self.commits[step.candidate])
         parent_runs, own_runs = ([run for run in runs if bool(run.counted) is exact] for runs in sides)
@@ -391,7 +392,7 @@ class SessionState:
 def fold(
     events: Iterable[tuple[float, Event]], attempt_starts: Sequence[float] = (), state: SessionState | None = None
 ) -> SessionState:
-    """The state after a list of timed events; ``attempt_starts`` are the times at which the work of attempts began."""
+    """The state after a list of events with times; ``attempt_starts`` are the times at which attempts began."""
     state, begins = state or SessionState(), [*attempt_starts]
     for at, event in events:
         while begins and begins[0] <= at:

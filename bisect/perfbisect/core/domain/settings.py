@@ -1,9 +1,11 @@
-"""The settings with which a session begins and, after an interruption, resumes; and the request of a trial.
+"""The settings with which a session begins, and with which it is resumed after an interruption; and the request of a
+trial (its builds, workloads and rounds).
 
 Settings include the contents of the files of --patch, so that a hunt can be resumed after such a file was changed or
 removed.
 
-Settings contain the policy (the user's requests to the search), and prior knowledge from hosts.toml and earlier hunts.
+Settings contain the policy (limits and thresholds that the user has chosen for the search), and prior knowledge from
+hosts.toml and earlier hunts.
 """
 
 import hashlib
@@ -30,7 +32,7 @@ GAIN = 0.5  # paired runs are better if their s.d. is less than this share of th
 
 
 class Pairing(StrEnum):
-    """How the runs of two builds are paired for a comparison."""
+    """The way in which the runs of two builds are made for a comparison."""
 
     AUTO = "auto"
     PAIRED = "paired"  # the two builds run at the same time
@@ -39,7 +41,8 @@ class Pairing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules of one hunt. Sizes and probabilities are fractions, not percentages; a budget of 0 means no limit."""
+    """The limits and thresholds of a hunt. Sizes and probabilities are fractions, not percentages; a limit of 0 means
+    no limit."""
 
     confidence: float = 0.95  # a culprit is named if its probability is at least this
     direction: Direction = Direction.DROP
@@ -64,11 +67,11 @@ class Policy:
         return self.direction is Direction.ANY or (ratio < 1) is (self.direction is Direction.DROP)
 
     def for_exact_count(self) -> "Policy":
-        """The rules for a hunt that compares exact counts."""
+        """The policy for a hunt whose metric is an exact count."""
         return replace(self, min_effect=self.min_counted or self.min_effect)
 
     def unlimited(self) -> "Policy":
-        """The rules without budgets, for a hunt that searches only for the largest change."""
+        """The policy without limits of builds, runs and time, for a search of only the largest change."""
         return replace(self, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
 
 
@@ -77,9 +80,9 @@ WITH_RUNS = (0.0, 0.0)  # the cost of counts if perf counts instructions during 
 
 @dataclass(frozen=True, slots=True)
 class PriorKnowledge:
-    """The knowledge about hosts and costs with which a hunt begins.
+    """The knowledge about hosts and costs that a hunt has at its begin.
 
-    Every field except the host classes is optional, because a hunt can learn the missing knowledge.
+    All fields except the host classes may be unknown, because the hunt can measure these values itself.
     """
 
     build_cost: float = 10.0  # cost of one build in runs, until this hunt has builds
@@ -93,11 +96,11 @@ class PriorKnowledge:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The host classes; a single class without a name if no class is given."""
+        """The names of the different host classes; [""] if hosts.toml defines no class."""
         return tuple(dict.fromkeys(self.host_classes)) or ("",)
 
     def class_of(self, host: int) -> int:
-        """The index in ``classes`` of the class of a host."""
+        """The index in ``classes`` of the host class of a host."""
         return self.classes.index(self.host_classes[host]) if self.host_classes else 0
 
 
@@ -106,7 +109,7 @@ NOTHING_KNOWN = PriorKnowledge()
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Changes in the form that `git diff` prints."""
+    """A patch in the format of `git diff`, which is applied to trees before they are built."""
 
     name: str  # the name of the patch in messages and reports
     content: bytes  # base64 in storage
@@ -115,14 +118,15 @@ class Patch:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """The versions and a hash of the content of the patch, which determine its effect on builds."""
+        """The versions to which the patch applies, and a hash of its content; both determine the effect of the patch on
+        builds."""
         return self.version, hashlib.sha256(self.content).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The user's options for the compilers and the linker of every build, which follow all other options. The texts are
-    quoted for a shell."""
+    """The user's options for the compilers and the linker of every build, which come after all other options. The texts
+    are quoted for a shell."""
 
     cflags: str = ""
     cxxflags: str = ""
@@ -130,7 +134,7 @@ class Flags:
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """The options of `bisect run` that give these flags, with their values."""
+        """The options of `bisect run` that result in these flags, with the values of the options."""
         values = {"--cflags": self.cflags, "--cxxflags": self.cxxflags, "--ldflags": self.ldflags}
         return tuple((name, value) for name, value in values.items() if value)
 
@@ -140,7 +144,7 @@ class Flags:
         return tuple(word for option in self.options for word in option)
 
     def plus(self, more: "Flags") -> "Flags":
-        """These flags, followed by the flags of ``more`` that these flags do not contain."""
+        """These flags, followed by those flags of ``more`` that are not among these flags."""
         pairs = ((self.cflags, more.cflags), (self.cxxflags, more.cxxflags), (self.ldflags, more.ldflags))
         return Flags(*(old if f" {new} " in f" {old} " else f"{old} {new}".strip() for old, new in pairs))
 
@@ -152,7 +156,8 @@ TIMING = ("time", "warmup", "threads")  # names of overrides; all other override
 
 @dataclass(frozen=True, slots=True)
 class QuickCommand:
-    """The command of --run, which replaces recipes, and the options that describe its build and its output."""
+    """The command of `--run`, which is used instead of a workload's recipe, and the options that describe how its
+    program is built and what its output means."""
 
     run: str
     build: tuple[str, ...] | None = None  # commands of --build; None if a builder makes the builds
@@ -167,7 +172,7 @@ class QuickCommand:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result in the output of a command whose format perfbisect knows."""
+    """One of the results that a command prints in a format that perfbisect knows."""
 
     format: str  # name of rows in ``recipes/outputs.toml``
     result: str  # the name of the result
@@ -177,7 +182,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of `bisect run`; missing arguments are filled in before the hunt begins."""
+    """The arguments of `bisect run`. Arguments that the user omits get their default values before the hunt begins."""
 
     good: str  # as written
     bad: str
@@ -247,7 +252,7 @@ class TrialType(StrEnum):
 
     @property
     def trial_noun(self) -> str:
-        """The noun for the trial in messages."""
+        """The noun that messages use for the trial, such as "comparison"."""
         return {"noise": "A/A", "compare": "comparison", "prove": "proof"}[self]
 
 
@@ -280,13 +285,13 @@ class TrialWorkload:
     run_hash: str = ""  # hash of the workload and its files
 
     def for_outputs(self, settings: Settings) -> tuple["TrialWorkload", ...]:
-        """A workload for each measured result of one command; empty if only a single result is measured."""
+        """If several results of a command are measured, a workload for each result; otherwise empty."""
         return tuple(replace(self, name=output.result) for output in settings.outputs if not settings.output)
 
 
 @dataclass(frozen=True, slots=True)
 class RevertedCommits:
-    """The commits that are reverted in the third build of a proof."""
+    """The commits that are reverted in the third build of a proof (bad without the culprit)."""
 
     hunt: int  # the hunt that named the commits
     commits: tuple[str, ...]  # full hashes, newest first
@@ -303,7 +308,7 @@ class ReleaseSeries:
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """The settings of a trial; the first of ``subjects``, which are the measured builds, is the baseline."""
+    """The settings of a trial. ``subjects`` are the measured builds; the first build is the baseline."""
 
     kind: TrialType
     builder: str
@@ -323,7 +328,8 @@ class TrialRequest:
 
     @property
     def is_release_line(self) -> bool:
-        """Whether the builds are a range of releases, or several installed releases in different folders."""
+        """Whether the builds are successive releases: a range of releases, or more than two releases in different
+        folders."""
         return self.series is not None or 2 < len(self.subjects) == len({build.path for build in self.subjects} - {""})
 
 

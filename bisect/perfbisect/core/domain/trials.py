@@ -1,8 +1,9 @@
-"""Measurements without a search: one build against itself (`bisect noise`), several builds against the first of them
-(`bisect compare`), or the ends of a hunt and bad without the culprit (`bisect prove`).
+"""Trials, which are measurements without a search: `bisect noise` compares a build with itself, `bisect compare`
+compares several builds with the first build, and `bisect prove` compares good, bad, and bad without the culprit.
 
-A trial consists of rounds. In a round every build is visited once for every workload. The order of the builds is
-reversed from round to round, so that slow changes of the machine favour no build.
+A trial consists of rounds. In a round, every build has one visit (one start of the server, with one or more runs) for
+every workload. The sequence of the builds is reversed from round to round, so that slow changes of the machine favour
+no build.
 """
 
 from collections import Counter
@@ -24,13 +25,14 @@ def next_round(trial: SessionState) -> int:
 
 
 def pairs_made(trial: SessionState) -> int:
-    """The number of paired runs that were made; each pair counts as one."""
+    """The number of pairs of paired runs that were made."""
     return sum(bool(run.facts.round) for run in trial.runs) // 2
 
 
 def pairs_to_try(trial: SessionState) -> int:
-    """The number of paired runs still to be made in addition to the rounds. In a comparison these pairs decide between
-    paired and interleaved runs; in an A/A they show the noise of pairs.
+    """The number of pairs of paired runs that a trial still has to make before its rounds continue. In a comparison,
+    the pairs show whether paired or interleaved runs are better; in an A/A test, the pairs show the noise of paired
+    runs.
     """
     alone = trial.request.kind is TrialType.NOISE
     both = alone or len({build.commit or build.name for build in trial.request.subjects[:2]}) > 1
@@ -39,8 +41,8 @@ def pairs_to_try(trial: SessionState) -> int:
 
 
 def comparable_runs(trial: SessionState, work: int | None = None) -> list[TrialRun]:
-    """The paired runs if the trial compares builds by paired runs, otherwise the interleaved runs; of the workload
-    ``work``, or of all workloads if ``work`` is None."""
+    """The paired runs if the trial compares builds by paired runs, otherwise the interleaved runs. Only runs of the
+    workload ``work`` are returned, or runs of all workloads if ``work`` is None."""
     runs = trial.runs if work is None else runs_of_workload(trial, work)
     return [run for run in runs if bool(run.facts.round) is trial.is_paired]
 
@@ -57,11 +59,11 @@ def runs_of_workload(trial: SessionState, work: int) -> list[TrialRun]:
 
 
 def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
-    """The workload and the build of each visit of a round. Failed builds are left out, and so are workloads in which
-    the baseline failed.
+    """The workload and the build of each visit (one start of the server, with one or more runs) of a round. Failed
+    builds are left out. A workload in which the baseline failed is left out for all builds.
 
-    In a series of releases, every failed build is left out, also the first build, and the other builds are visited. A
-    proof with a failed build has no visits, because a proof needs all of its builds.
+    In a series of releases, however, the failure of the first build does not leave out the other builds. A proof with a
+    failed build has no visits, because a proof needs all of its builds.
     """
     request, failed = trial.request, {(skip.work, skip.subject) for skip in trial.skips}
     if request.kind is TrialType.PROVE and (failed or any(build.trouble for build in request.subjects)):
@@ -76,23 +78,22 @@ def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
 
 
 def remaining_rounds(trial: SessionState) -> range:
-    """The numbers of the rounds that are still to be made; an incomplete round is made again under a new number."""
+    """The numbers of the rounds that are still to be made. An incomplete round is made again, with a new number."""
     runs = Counter((run.round, run.work, run.subject) for run in comparable_runs(trial))
     due = [visit for visit in visits_of_round(trial) if visit[1] or not trial.is_paired]
-    complete = sum(
-        all(runs[number, *visit] >= trial.request.runs for visit in due) for number in {run.round for run in trial.runs}
-    )
+    rounds = {run.round for run in trial.runs}
+    complete = sum(all(runs[number, *visit] >= trial.request.runs for visit in due) for number in rounds)
     first = next_round(trial)
     return range(first, first + trial.request.rounds - complete)
 
 
 def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool = False) -> Iterator[int]:
-    """The order in which subjects are visited in a round. The order is reversed in every second round: A B C, then C B
-    A.
+    """The builds or workloads ``subjects`` in the sequence in which a round visits them. The sequence is reversed in
+    every second round: A B C, then C B A.
 
-    If ``shuffled``, the order is random, and changes after every two rounds. If a machine is slow for a part of a long
-    round, the slow visits are then of random subjects. Without shuffling, the slow visits are of neighbouring subjects,
-    which looks like a change of speed.
+    If ``shuffled`` is true, the sequence is random, and changes after every two rounds. If a machine is slow for a part
+    of a long round, random builds are then affected. Without shuffling, neighbouring builds would be affected, which
+    would look like a change of speed between releases.
     """
     drawn = list(subjects)
     if shuffled:
@@ -101,10 +102,10 @@ def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool
 
 
 def background_rates(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
-    """For each workload: its name, the background rate (service level) of each build, and the client load of each
-    build.
+    """Yields for each workload: its name, the rate of the background load (service level) that each build sustained,
+    and the client load of each build. Workloads without both are left out.
 
-    The background rate is None if the workload has no background load, or if its rate was not measured. The client load
+    The rate of a build is None if the workload has no background load, or if the rate was not measured. The client load
     is the share of time in which the client's measured threads were busy.
     """
     for number, work in enumerate(trial.request.works):

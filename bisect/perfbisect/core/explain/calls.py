@@ -1,13 +1,14 @@
-"""Locates a difference in the call tree, and finds functions that are called more often, newly, or no longer.
+"""Locates a difference in cost between two builds in the call tree. Finds functions that only one build calls, or that
+one build calls more often.
 
-A profile is first examined by the costs of functions with their callees, because a commit may change a function so that
-its callees cost less, or so that it calls other functions. The location of a difference is the changed function that,
-with its callees, has most of the difference. If each of several functions has most of the difference, the location is
-the innermost of these functions. If only several functions together have most of the difference, the location is their
-nearest common caller.
+The location is found by the inclusive cost of functions (with their callees), because a commit may change a function so
+that its callees cost less, or so that it calls other functions. The location of a difference is the changed function
+that, with its callees, has most of the difference. If each of several functions has most of the difference, the
+location is the innermost of these functions. If only several functions together have most of the difference, the
+location is their nearest common caller.
 
-For exact counts of instructions, a stack is a function and the functions that are inlined into it, outermost first.
-Exact counts also show how often a function calls another.
+For exact counts of instructions, a stack consists of a function and the functions that are inlined into it, outermost
+first. Exact counts also have the number of calls from each function to each other function.
 """
 
 from collections import defaultdict
@@ -56,7 +57,8 @@ MIN_SAMPLES = 30  # smallest number of samples from which shares are computed
 def locate_difference(
     profiles: ProfilesOfBoth, rows: Sequence[FunctionRow], change: ChangeFacts | None, function_names: Collection[str]
 ) -> DifferenceLocation | None:
-    """The location of the difference between two builds; None if the difference is within noise, or cannot be located.
+    """The location of the difference in cost between two builds; None if the difference is within noise, or cannot be
+    located.
 
     ``rows`` are the result of ``function_rows`` for the same ``profiles`` and ``function_names``.
     """
@@ -66,14 +68,10 @@ def locate_difference(
     moved_keys = {row.key for row in rows if row.partner}
     # Moved cost is excluded from the difference, because moved cost makes its new callers costlier, and its old callers
     # cheaper.
-    profiles = (
-        [without_own_costs(moved_keys, run) for run in profiles[0]],
-        [without_own_costs(moved_keys, run) for run in profiles[1]],
-    )
+    without_moved_costs = partial(without_own_costs, moved_keys)
+    profiles = [*map(without_moved_costs, profiles[0])], [*map(without_moved_costs, profiles[1])]
     difference = difference_of_known_callers(profiles, total)
-    changed, inlined_bodies = (
-        changed_and_inlined(change, function_names, profiles) if change else (set[str](), dict[str, tuple[str, ...]]())
-    )
+    changed, inlined_bodies = changed_and_inlined(change, function_names, profiles)
     before, after = map(build_costs, profiles)
     rows_by_key = {
         key: row
@@ -87,9 +85,8 @@ def locate_difference(
     # If a new function replaces a removed function, only both functions together show a difference.
     one_sided = [row for row in touched_rows.values() if is_in_one_build(row)]
     has_replacement = len({row.difference > 0 for row in one_sided if row.beyond_noise}) > 1
-    is_due_to_callees = partial(
-        callees_explain_part, profiles=profiles, rows_by_key={row.key: row for row in rows}, difference=difference
-    )
+    own_rows = {row.key: row for row in rows}
+    is_due_to_callees = partial(callees_explain_part, profiles=profiles, rows_by_key=own_rows, difference=difference)
     candidates = (row for row in touched_rows.values() if not (has_replacement and is_in_one_build(row)))
     top = innermost_cause(candidates, depths, is_due_to_callees)
     if top is None and touched_rows:
@@ -104,20 +101,19 @@ def locate_difference(
         touched_beyond_noise = tuple(sorted(beyond_noise, key=lambda row: -abs(row.part)))
 
     def below_location(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
-        """The part of a stack from the function of the location to the innermost function; empty if the stack does not
-        contain the function of the location."""
+        """The part of a stack from the location (a function) to the innermost function; empty if the stack does not
+        contain the location."""
         return keys if top is None else keys[keys.index(top.key) :] if top.key in keys else ()
 
     def perhaps_below_location(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
-        """The same as ``below_location``; but a stack whose callers are not stored is returned whole, because the
-        location may be one of its callers."""
+        """Like ``below_location``, except that a stack without stored callers is returned whole, because the location
+        may be one of the callers."""
         return keys if len(keys) == 1 else below_location(keys)
 
     def rows_of(stack_part: Callable[[Sequence[FunctionKey]], Sequence[FunctionKey]]) -> dict[FunctionKey, FunctionRow]:
-        """The rows of the functions, computed from only the part of each stack that ``stack_part`` returns."""
-        return cost_rows(
-            (function_costs(runs, lambda keys: without_placeholders(stack_part(keys))) for runs in profiles), difference
-        )
+        """The rows with the costs of functions, computed from the part of each stack that ``stack_part`` returns."""
+        costs = (function_costs(runs, lambda keys: without_placeholders(stack_part(keys))) for runs in profiles)
+        return cost_rows(costs, difference)
 
     rows_below, rows_perhaps_below = rows_of(below_location), rows_of(perhaps_below_location)
     in_both = (row for row in rows_below.values() if not is_in_one_build(row))
@@ -134,31 +130,26 @@ def locate_difference(
     }
     if top and top.culprit <= 0:
         one_sided_rows.pop(top.key, None)  # its cost of 0 does not show that nothing calls the function
-    calls = calls_by_one_build(profiles, perhaps_below_location, one_sided_rows, {row.key: row for row in rows})
-    return DifferenceLocation(
-        top,
-        rows_by_key.get(innermost_row.key, innermost_row),
-        has_own_cost,
-        touched_beyond_noise,
-        tuple(call for call in calls if call.share >= NAMED_CALL_SHARE),
-    )
+    calls = calls_by_one_build(profiles, perhaps_below_location, one_sided_rows, own_rows)
+    named_calls = tuple(call for call in calls if call.share >= NAMED_CALL_SHARE)
+    innermost = rows_by_key.get(innermost_row.key, innermost_row)
+    return DifferenceLocation(top, innermost, has_own_cost, touched_beyond_noise, named_calls)
 
 
 def calls_in_one_build(
     profiles: ProfilesOfBoth, rows: Sequence[FunctionRow], change: ChangeFacts | None, function_names: Collection[str]
 ) -> tuple[Call, ...]:
-    """The functions that only one build calls, and that account for a large part of a difference that was not located.
+    """If a difference was not located: the functions that only one build calls, and that cost a large part of the
+    difference.
 
-    Functions that the commit changes are left out. Except in system libraries, a function is also left out if its self
-    cost is only a small part of its difference: the other build may also call the function, but without a sample in the
-    profile.
+    Functions that the commit changes are left out. A function is also left out if its self cost is only a small part of
+    its difference (except in system libraries), because then the other build may also call the function, without a
+    sample in the profile.
     """
     total, spread = total_difference(rows)
     if not all(profiles) or abs(total) <= 2 * spread:
         return ()
-    changed, inlined_bodies = (
-        changed_and_inlined(change, function_names, profiles) if change else (set[str](), dict[str, tuple[str, ...]]())
-    )
+    changed, inlined_bodies = changed_and_inlined(change, function_names, profiles)
     before, after = map(build_costs, profiles)
     rows_by_key = {row.key: row for row in rows}
     one_sided_rows = {
@@ -172,20 +163,15 @@ def calls_in_one_build(
         if SYSTEM_BINARY.match(key[1])
         or (key in rows_by_key and rows_by_key[key].difference / row.difference >= NAMED_PART)
     }
-    return tuple(
-        call
-        for call in calls_by_one_build(profiles, lambda keys: keys, one_sided_rows, rows_by_key)
-        if call.share >= NAMED_CALL_SHARE
-    )
+    calls = calls_by_one_build(profiles, lambda keys: keys, one_sided_rows, rows_by_key)
+    return tuple(call for call in calls if call.share >= NAMED_CALL_SHARE)
 
 
 def without_counted_calls(calls: Sequence[Call], counts: Iterable[FunctionRow]) -> tuple[Call, ...]:
-    """``calls`` without the functions that both builds call according to exact ``counts``. The profile of one build may
-    have no sample of such a function."""
-    called_in_both = {
-        row.function for row in counts if row.calls and min(row.calls) > STILL_CALLED_SHARE * max(row.calls)
-    }
-    return tuple(call for call in calls if call.function not in called_in_both)
+    """The elements of ``calls``, except functions that both builds call according to the exact ``counts``: the profile
+    of one build may have no sample of a function that the build calls."""
+    in_both = {row.function for row in counts if row.calls and min(row.calls) > STILL_CALLED_SHARE * max(row.calls)}
+    return tuple(call for call in calls if call.function not in in_both)
 
 
 def total_samples(runs: Iterable[ProfileFacts]) -> int:
@@ -194,18 +180,18 @@ def total_samples(runs: Iterable[ProfileFacts]) -> int:
 
 
 def without_own_costs(keys: Collection[FunctionKey], profile: ProfileFacts) -> ProfileFacts:
-    """A profile in which excluded functions have no self cost."""
+    """The profile, in which the self costs of the functions ``keys`` are set to 0."""
     stacks = {stack: cost for stack, cost in profile.stacks.items() if stack_keys(stack)[-1] not in keys}
     kept_share = sum(stacks.values()) / (sum(profile.stacks.values()) or 1.0)
     return replace(profile, stacks=stacks, samples=round(kept_share * profile.samples))
 
 
 def difference_of_known_callers(profiles: ProfilesOfBoth, total: float) -> float:
-    """The difference in cost of the stacks whose callers are stored, if it is most of the difference ``total``;
-    otherwise ``total``."""
+    """The difference in cost of the stacks whose callers are stored; ``total`` if this is not most of the difference
+    ``total``."""
 
     def cost_of_rare_stacks(runs: Sequence[ProfileFacts]) -> float:
-        """The cost per operation of rare stacks, for which the profile stores a function without its callers."""
+        """The cost per operation of rare stacks. For a rare stack, the profile stores only the innermost function."""
         operations = sum(run.operations for run in runs)
         return sum(cost / operations for run in runs for stack, cost in run.stacks.items() if RARE in stack)
 
@@ -217,15 +203,14 @@ def difference_of_known_callers(profiles: ProfilesOfBoth, total: float) -> float
 def callees_explain_part(
     row: FunctionRow, profiles: ProfilesOfBoth, rows_by_key: Mapping[FunctionKey, FunctionRow], difference: float
 ) -> bool:
-    """Whether the callees of a function contribute to the difference because they cost more or less, and not because
-    other functions now call them.
+    """Whether a function's callees explain its part of the difference by their own costs, and not only because they
+    have other callers now.
 
     Inlining and tail calls hide callers in a profile, so a build with other compiler options may seem to have new
     callers.
     """
-    rows_below = cost_rows(
-        (function_costs(runs, lambda keys: keys[-1:] if row.key in keys else ()) for runs in profiles), difference
-    )
+    costs = (function_costs(runs, lambda keys: keys[-1:] if row.key in keys else ()) for runs in profiles)
+    rows_below = cost_rows(costs, difference)
     own_rows = {key: rows_by_key.get(key, part) for key, part in rows_below.items()}
     mainly_called_here = {
         key
@@ -239,11 +224,10 @@ def callees_explain_part(
 def innermost_cause(
     rows: Iterable[FunctionRow], depths: Mapping[FunctionKey, float], is_due_to_callees: Callable[[FunctionRow], bool]
 ) -> FunctionRow | None:
-    """The innermost function that has most of the difference; a function with a share above ``EXACT_SHARE`` is returned
-    only if there is no other."""
-    carrying = [
-        row for row in rows if row.beyond_noise and PLACE_SHARE <= row.part <= LARGEST_SHARE and is_due_to_callees(row)
-    ]
+    """The innermost function that has most of the difference. A function with more than the share ``EXACT_SHARE`` (more
+    than the whole difference) is returned only if no other function has most of it."""
+    carrying = [row for row in rows if row.beyond_noise and PLACE_SHARE <= row.part <= LARGEST_SHARE]
+    carrying = [row for row in carrying if is_due_to_callees(row)]
     within_total = [row for row in carrying if row.part <= EXACT_SHARE]
     return max(within_total or carrying, key=lambda row: (depths.get(row.key, 0.0), row.key), default=None)
 
@@ -254,9 +238,7 @@ def is_in_one_build(row: FunctionRow) -> bool:
 
 
 def length_to_last(sought: Collection[FunctionKey], keys: Sequence[FunctionKey]) -> int:
-    """The number of functions from the start of the stack ``keys`` to its last function that is in ``sought``; 0 if no
-    function of the stack is in ``sought``.
-    """
+    """The length of the stack ``keys`` up to and with the last function that is in ``sought``; 0 if none is."""
     return max((position for position, key in enumerate(keys, 1) if key in sought), default=0)
 
 
@@ -266,11 +248,11 @@ def calls_by_one_build(
     one_sided_rows: Mapping[FunctionKey, FunctionRow],
     rows_by_key: Mapping[FunctionKey, FunctionRow],
 ) -> list[Call]:
-    """The calls to functions that only one build calls, largest share first; ``stack_part`` selects the part of a stack
-    that is searched.
+    """The calls to functions that only one build calls, largest share of the cost first. Only the part of each stack
+    that ``stack_part`` returns is searched.
 
-    A call is marked as possibly inlined if the caller is in the same binary, and the caller's self cost changed by a
-    similar amount in the other direction.
+    A call is marked as possibly inlined in the other build if the caller is in the same binary, and the caller's self
+    cost changed by a similar amount in the opposite direction.
     """
     costs = empty_caller_costs()
     total_costs = sum(row.parent for row in rows_by_key.values()), sum(row.culprit for row in rows_by_key.values())
@@ -288,11 +270,8 @@ def calls_by_one_build(
         is_new, cost = one_sided_rows[key].difference > 0, sum(by_caller.values())
         caller = max(by_caller, key=lambda candidate: (by_caller[candidate], candidate))
         caller_saving = -rows_by_key[caller].difference if caller in rows_by_key else 0.0
-        may_be_inlined = (
-            caller[1] == key[1]
-            and caller_saving * one_sided_rows[key].difference > 0
-            and MAIN_SHARE * cost < abs(caller_saving) < cost / MAIN_SHARE
-        )
+        is_alike = MAIN_SHARE * cost < abs(caller_saving) < cost / MAIN_SHARE
+        may_be_inlined = caller[1] == key[1] and caller_saving * one_sided_rows[key].difference > 0 and is_alike
         calls.append(Call(key[0], cost / total_costs[is_new], is_new, may_be_inlined))
     return sorted(calls, key=lambda call: (-call.share, call.function))
 
@@ -301,20 +280,19 @@ CallCounts = Mapping[FunctionKey, Mapping[FunctionKey, float]]  # function → i
 
 
 def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
-    """The rows of ``function_rows`` for instructions; with numbers of calls if these were counted exactly."""
+    """The rows of ``function_rows`` for instructions. If calls were counted exactly, the rows have the numbers of
+    calls."""
     rows = function_rows(profiles, change, functions_in(chain(*profiles), with_inlined=True))
     # The costliest stack is last, so that its caller remains for a function that is inlined into several functions.
     stacks = [stack for run in chain(*profiles) if not run.samples for stack in reversed([*run.stacks])]
-    outer_by_key = {
-        inner: outer for stack in stacks for outer, inner in pairwise(map(function_key, stack_frames(stack)))
-    }
+    outer_of = {inner: outer for stack in stacks for outer, inner in pairwise(map(function_key, stack_frames(stack)))}
     before, after = map(calls_per_operation, profiles)
     causes = causes_of_more_calls(rows, before, after)
     calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
 
     def with_calls_or_inliner(row: FunctionRow) -> FunctionRow:
-        """The row with its number of calls, or with the name of the function that it is inlined into."""
-        outer = outer_by_key.get(row.key)
+        """The row of a function with its number of calls, or with the name of the function into which it is inlined."""
+        outer = outer_of.get(row.key)
         row = replace(row, below_changed=causes.get(outer or row.key, row.below_changed))
         return replace(row, inlined_into=outer[0]) if outer else replace(row, calls=calls.get(row.key))
 
@@ -322,7 +300,8 @@ def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None
 
 
 def calls_per_operation(runs: Sequence[ProfileFacts]) -> CallCounts:
-    """The calls of each function per operation, without calls between the parts of a function that a compiler split."""
+    """The calls of each function per operation. Calls between the parts into which a compiler split a function are left
+    out."""
     operations, calls = sum(run.operations for run in runs), empty_caller_costs()
     for run in runs:
         for pair, number in run.calls.items():
@@ -333,8 +312,8 @@ def calls_per_operation(runs: Sequence[ProfileFacts]) -> CallCounts:
 
 
 def causes_of_more_calls(rows: Sequence[FunctionRow], before: CallCounts, after: CallCounts) -> dict[FunctionKey, str]:
-    """For each unchanged function that is called more or less often, the changed function that causes most of this
-    change.
+    """For each unchanged function that is called more or less often in the second build: the changed function that
+    causes most of this difference.
 
     Recursive calls are not counted.
     """

@@ -1,4 +1,4 @@
-"""Classifies a change by the plans of statements and by counters.
+"""Finds the cause of a change of speed from the query plans of statements and from counters.
 
 The time of an operation is a product, so a slowdown is exactly a sum of logarithms:
 
@@ -81,8 +81,8 @@ def classify(
     metric: str = TIME,
     slower: bool | None = None,
 ) -> tuple[Evidence, ...]:
-    """The classes that explain the change, main class first; if nothing explains the change, ``UNKNOWN`` without
-    numbers.
+    """The causes (such as more instructions) that explain the change, the main cause first; if no cause explains the
+    change, ``UNKNOWN`` without numbers.
 
     ``layouts`` is the comparison in randomized layouts, if the verdict has such a comparison. ``slower`` says whether
     the hunted ``metric`` became worse; if ``slower`` is None, the direction is taken from the counters.
@@ -113,9 +113,8 @@ def changed_factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: 
         total_change = next((change for row, change in factor_by_cause.values() if is_notable(row)), 0.0)
     slower = total_change >= 0 if slower is None else slower
     weights = factor_by_cause if metric in CAUSES_OF_METRIC else with_additive_changes(factor_by_cause, rows)
-    same_direction = [
-        (cause, row, change) for cause, (row, change) in weights.items() if (change > 0) == slower and is_notable(row)
-    ]
+    notable = [(cause, row, change) for cause, (row, change) in weights.items() if is_notable(row)]
+    same_direction = [factor for factor in notable if (factor[2] > 0) == slower]
     same_direction.sort(key=lambda factor: abs(factor[2]), reverse=True)
     classes = []
     for cause, row, change in same_direction:
@@ -132,8 +131,8 @@ FactorByCause = Mapping[Cause, tuple[CounterRow, float]]
 
 
 def with_additive_changes(factors: FactorByCause, rows: Mapping[str, CounterRow]) -> FactorByCause:
-    """The factors with changes that are rescaled so that they sum to the log ratio of the time. The share of waiting in
-    the log ratio of the time equals the share of waiting in the added time.
+    """The factors, with changes that are rescaled so that their sum is the log ratio of the time of an operation. After
+    rescaling, waiting has the same share of this log ratio as of the added time.
     """
     if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in factors) or abs(rows[TIME].log_ratio) < NEGLIGIBLE:
         return factors
@@ -147,8 +146,9 @@ def with_additive_changes(factors: FactorByCause, rows: Mapping[str, CounterRow]
 
 
 def added_wait_us_per_operation(rows: Mapping[str, CounterRow]) -> float:
-    """The additional time of an operation that its CPU time does not explain, in microseconds; 0.0 without these
-    counters."""
+    """The additional time of an operation that its CPU time does not explain, in microseconds; 0.0 if the time or the
+    CPU time was not measured.
+    """
     time, cpu = rows.get(TIME), rows.get("cpu/o")
     return time.parent * (time.ratio.middle - cpu.ratio.middle) if time and cpu else 0.0
 
@@ -158,15 +158,14 @@ def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None
     this time is unchanged.
 
     CPU time per instruction does not distinguish slower memory from a slower clock. If the interval of the CPU time per
-    instruction contains 1, the result is None: the interval is as wide as the interval of CPU time, so it does not
-    prove that nothing changed.
+    instruction contains 1, the result is None. None does not prove that nothing changed, because the interval is as
+    wide as the interval of the CPU time.
     """
     cpu_time, instructions = rows.get("cpu/o"), rows.get("instructions/o")
     if cpu_time is None or instructions is None or "ipc" in rows:
         return None
-    low, middle, high = (
-        end / instructions.ratio.middle for end in (cpu_time.ratio.low, cpu_time.ratio.middle, cpu_time.ratio.high)
-    )
+    ends = cpu_time.ratio.low, cpu_time.ratio.middle, cpu_time.ratio.high
+    low, middle, high = (end / instructions.ratio.middle for end in ends)
     standard_error = abs(cpu_time.log_ratio) / cpu_time.standard_errors if cpu_time.standard_errors else math.inf
     parent, culprit = 1000 * cpu_time.parent / instructions.parent, 1000 * cpu_time.culprit / instructions.culprit
     ratio, standard_errors = Interval(low, middle, high), abs(math.log(middle)) / standard_error
@@ -201,25 +200,17 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
 
     match evidence.cause:
         case Cause.MEMORY:
-            misses = sorted(clearly_changed(*MISS_COSTS), key=lambda name: -abs(miss_cycles(rows[name])))
-            costly_misses = [
-                name
-                for name in misses[:2]
-                if abs(miss_cycles(rows[name])) >= MIN_CLASS_SHARE * abs(miss_cycles(rows[misses[0]]))
-            ]
-            further = [
-                *costly_misses,
-                *sorted(clearly_changed(FRONT, WRONG, BACK), key=lambda name: -abs(rows[name].difference))[:1],
-            ]
+            cycles = {name: abs(miss_cycles(rows[name])) for name in clearly_changed(*MISS_COSTS)}
+            misses = sorted(cycles, key=lambda name: -cycles[name])
+            costly_misses = [name for name in misses[:2] if cycles[name] >= MIN_CLASS_SHARE * cycles[misses[0]]]
+            slots = sorted(clearly_changed(FRONT, WRONG, BACK), key=lambda name: -abs(rows[name].difference))
+            further = [*costly_misses, *slots[:1]]
             detail = MISS_COSTS[misses[0]][0] if misses else ""
         case Cause.WAITING:
             # The storage counters whose change would explain a tenth of the additional wait on a slow disk.
             smallest_wait = 0.1 * abs(added_wait_us_per_operation(rows))
-            storage = [
-                name
-                for name in clearly_changed(*STORAGE_COSTS)
-                if abs(rows[name].difference) * STORAGE_COSTS[name] >= smallest_wait
-            ]
+            waits = {name: abs(rows[name].difference) * STORAGE_COSTS[name] for name in clearly_changed(*STORAGE_COSTS)}
+            storage = [name for name, wait in waits.items() if wait >= smallest_wait]
             locks = clearly_changed("cs/o", "cpu-migrations/o")
             # A longer operation counts more of the work that a device does for other programs.
             time_change = abs(rows[TIME].log_ratio) if TIME in rows else 0.0
@@ -235,30 +226,24 @@ def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: boo
 def reclassify_memory(
     evidence: Evidence, rows: Mapping[str, CounterRow], functions: Sequence[FunctionRow], layouts: LayoutRatios | None
 ) -> Evidence:
-    """``evidence``; if it is evidence of slower memory, but other evidence shows time in the kernel or code placement,
-    it is reclassified.
+    """``evidence`` of a cause; evidence of slower memory gets another cause if counters or functions show more time in
+    the kernel or an effect of code placement.
 
     Exact counts exclude the instructions of the kernel, so additional time in the kernel seems to be additional time
     for each instruction. Code placement is suspected if parent and culprit execute equally many instructions, and
     counters of the processor's front end changed more than counters of data accesses. Code placement is not suspected
-    if the culprit is slower in all randomized layouts, or if functions that the commit changes have most of the loss.
+    if the culprit is slower in all randomized layouts, or if most of the loss is in functions that the commit changes.
     """
-    if (
-        any(row.name == PER_INSTRUCTION for row in evidence.rows)
-        and sum(row.part for row in functions if row.binary == KERNEL) > 0.5
-    ):
+    is_per_instruction = any(row.name == PER_INSTRUCTION for row in evidence.rows)
+    if is_per_instruction and sum(row.part for row in functions if row.binary == KERNEL) > 0.5:
         return replace(evidence, detail=KERNEL)
     instructions = rows.get("instructions/o")
     if evidence.cause is not Cause.MEMORY or instructions is None or abs(instructions.log_ratio) > SAME_CODE:
         return evidence
     changed_names = {name for name, row in rows.items() if row.is_significant and abs(row.log_ratio) >= NEGLIGIBLE}
-    code_counters, data_counters = (
-        [name for name in names if name in changed_names] for names in (CODE_COUNTERS, DATA_COUNTERS)
-    )
-    costs = [
-        sum(abs(miss_cycles(rows[name])) for name in names if name in MISS_COSTS)
-        for names in (code_counters, data_counters)
-    ]
+    code_counters = [name for name in CODE_COUNTERS if name in changed_names]
+    data_counters = [name for name in DATA_COUNTERS if name in changed_names]
+    costs = [sum(abs(miss_cycles(rows[name])) for name in names) for names in (code_counters, data_counters)]
     is_layout_independent = layouts is not None and layouts.compared > 0 and layouts.changed == layouts.compared
     is_in_changed_function = any(row.has_changed_code and row.part > 0.5 for row in functions)
     if not code_counters or costs[0] < costs[1] or is_layout_independent or is_in_changed_function:
@@ -269,7 +254,7 @@ def reclassify_memory(
 
 
 def miss_cycles(row: CounterRow) -> float:
-    """The approximate cost of a change of a miss counter, in cycles per operation; 0.0 for other counters."""
+    """The approximate cost of a change in cache, TLB or branch misses, in cycles per operation; 0.0 for other counters."""
     return row.difference * MISS_COSTS[row.name][1] if row.name in MISS_COSTS else 0.0
 
 
@@ -297,7 +282,8 @@ COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # numbers that belong to the pla
 
 
 def comparable_plan(plan: str) -> str:
-    """A plan without estimates of rows and costs, sizes, possible keys, words of old SQLite versions, and values.
+    """The text of a query plan for comparisons. Left out are estimates of rows and costs, sizes, possible keys, words
+    that only old SQLite versions print, and values.
 
     The parts of a plan that are left out can differ between two servers of the same build, or are printed in different
     words by different versions. The lines of the plan keep their order and indentation.
@@ -310,15 +296,12 @@ def comparable_plan(plan: str) -> str:
 
 
 def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -> tuple[PlanRow, ...]:
-    """The statements whose plans differ between parent and culprit, in the order of ``culprit``, with the unchanged
-    texts of both plans.
+    """The statements whose plans differ between parent and culprit, in the order of ``culprit``, with the full texts of
+    both plans.
 
     A statement that has no plan in one of the builds is left out, because a missing plan is not a different plan.
     """
     parent_plans = {facts.statement: facts.plan for facts in parent}
-    plans_of_both = [
-        (facts.statement, parent_plans[facts.statement], facts.plan)
-        for facts in culprit
-        if facts.statement in parent_plans
-    ]
-    return tuple(PlanRow(*row) for row in plans_of_both if comparable_plan(row[1]) != comparable_plan(row[2]))
+    common = [facts for facts in culprit if facts.statement in parent_plans]
+    rows = [PlanRow(facts.statement, parent_plans[facts.statement], facts.plan) for facts in common]
+    return tuple(row for row in rows if comparable_plan(row.parent) != comparable_plan(row.culprit))

@@ -1,23 +1,24 @@
-"""The data types of an explanation, which says why a culprit is slower or faster, and the ratios of counters.
+"""The data types of an explanation, which says why a culprit is slower or faster than its parent; and the computation
+of the ratios of counters.
 
-All values are per operation, and compare the culprit with one of its parents, which the culprit's proof also measured.
-An explanation is not stored: it is computed from the events ``Counted``, ``Profiled``, ``Planned`` and
-``ChangedFunctions``.
+All values are per operation (such as a query), and compare the culprit with one parent, which the proof of the culprit
+has also measured. An explanation is not stored: it is computed from the events ``Counted``, ``Profiled``, ``Planned``
+and ``ChangedFunctions``.
 
-The ratios of counters are per operation, have intervals, come from interleaved runs, and are ordered by their changes
-in standard errors.
+Each ratio of counters is the counter per operation in the culprit, divided by the counter per operation in the parent.
+The ratios come from interleaved runs, have intervals, and are sorted by |log ratio| divided by its standard error.
 
 The n-th run of the parent and the n-th run of the culprit with the same group of counters make a pair; the two runs are
-made within minutes. The differences of logarithms are averaged over the groups of a round, because all groups of a
-round use one visit of the server, so that only different rounds are independent. The interval of a ratio is Student's
-interval for paired observations (``core/stats/paired_comparison.py``).
+at most minutes apart. The log ratios of a counter are averaged over the groups of a round, because all groups of a
+round are measured in one visit (one start of the server), so only different rounds are independent. The interval of a
+ratio is Student's interval for paired observations (``core/stats/paired_comparison.py``).
 
 Top-down level 1 shows the use of the slots of a processor's pipeline, from events that Intel, AMD and ARM count. In
 each cycle a processor has a fixed number of slots in which an operation can begin. A slot retires an operation, is lost
 to an operation that is discarded, or stays empty because the front end delivers no operation or the back end accepts no
-operation (Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). Slots are given
-per operation, so the number of slots in a cycle need not be known, and the differences of the categories sum to the
-difference of all slots, which is proportional to the difference of the cycles.
+operation (Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). An explanation
+has slots per operation, not shares of all slots. So the number of slots in a cycle need not be known, and the
+differences of the categories sum to the difference of all slots, which is proportional to the difference of the cycles.
 """
 
 import math
@@ -37,7 +38,7 @@ OTHER_FUNCTIONS = "[other functions]"  # row of all further functions, so that d
 
 
 class Cause(StrEnum):
-    """A class of causes: why an operation takes longer or, after an improvement, a shorter time."""
+    """The kind of reason why an operation takes longer or, after an improvement, less time."""
 
     PLAN = "plan"  # the server executes a statement by another plan
     INSTRUCTIONS = "instructions"  # the culprit executes more instructions
@@ -58,16 +59,16 @@ class Sureness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CounterRow:
-    """A ratio of counters, such as "instructions/o" or "ipc"; runs of parent and culprit are interleaved in rounds."""
+    """A counter per operation ("instructions/o") or a ratio of two counters ("ipc"), in the parent and in the culprit,
+    measured by interleaved runs."""
 
     name: str
     parent: float  # geometric mean over the rounds, in ``unit``; ``ratio`` is ``culprit`` / ``parent``
     culprit: float
     ratio: Interval  # culprit relative to parent, with a 95 % interval
-    standard_errors: (
-        float  # |log ratio| in standard errors of the log ratio; rows are in descending order of this number
-    )
-    rounds: int  # pairs of runs
+    # |log ratio| in standard errors of the log ratio; rows are in descending order of this number
+    standard_errors: float
+    rounds: int  # number of pairs of runs
     unit: str = ""  # per operation: "us", "kB"; "" for a count or a ratio
     share: float = 1.0  # smallest share of time in which the events were counted; below 1 perf extrapolated
 
@@ -79,7 +80,7 @@ class CounterRow:
     @property
     def log_width(self) -> float:
         """The logarithm of the upper bound divided by the lower bound of the interval. If perf extrapolated a counter,
-        this is divided by ``share``, the share of time in which the counter was counted.
+        the logarithm is divided by ``share``, the share of time in which perf counted the counter.
         """
         return math.log(self.ratio.high / self.ratio.low) / self.share if self.ratio.low else math.inf
 
@@ -96,7 +97,7 @@ class CounterRow:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A class of causes that explains a part of the change, with the numbers that show this part."""
+    """A cause that explains a part of the change, with the numbers that show how large this part is."""
 
     cause: Cause
     part: float | None  # share of the log change of time per operation; None without a share, as for a plan
@@ -108,7 +109,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRow:
-    """One function in the profiles of both builds; costs are self costs per operation, in the unit of the explanation.
+    """One function in the profiles of both builds. Its costs are self costs (without callees) per operation, in the
+    unit of the explanation.
 
     The differences of all functions sum to the difference of the total cost per operation.
     """
@@ -151,13 +153,13 @@ class FunctionRow:
 
     @property
     def has_changed_code(self) -> bool:
-        """Whether the commit changes the function, or a function that is inlined into it."""
+        """Whether the commit changes the function itself, or a function that is inlined into this function."""
         return self.changed or bool(self.inlined)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function that only one of two builds calls."""
+    """A function that only the parent or only the culprit calls."""
 
     function: str
     share: float  # share of the total cost of the build that makes the call, with callees
@@ -167,7 +169,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceLocation:
-    """The functions that, including their callees, have most of a difference; all costs include callees."""
+    """The functions whose costs, including the costs of their callees, contain most of the difference between two
+    builds."""
 
     # A function that the commit changes, or else the nearest caller of changed functions; None if changed functions
     # have no part of the difference.
@@ -189,8 +192,8 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reason of a change. A field is empty if its data were not measured; ``missing`` then has a sentence with the
-    reason.
+    """The reason of a change of speed. A field is empty if its data were not measured; in this case, ``missing`` has a
+    sentence that says why.
     """
 
     parent: str  # full hash
@@ -236,7 +239,8 @@ INTEL, AMD, ARM = (tuple(dict.fromkeys(chain(*family))) for family in zip(*SLOTS
 
 
 def category_slots(counters: Mapping[str, float | None], category: str) -> float | None:
-    """The slots of a category, from counters; None if events were not counted, or if the result would be negative."""
+    """The number of pipeline slots of a category (such as "retiring slots/o"), computed from counters; None if one of
+    the events was not counted, or if the result would be negative."""
     for events in SLOTS[category]:
         slots, *subtracted = (counters.get(event) for event in events)
         if slots is not None and None not in subtracted:
@@ -267,7 +271,7 @@ def clock_ghz(run: RunFacts) -> float | None:
 
 
 def slots_per_operation_metric(category: str) -> Metric:
-    """The metric of the pipeline slots of a category per operation."""
+    """The metric whose value is the number of pipeline slots of a category per operation."""
     events = tuple(chain(*SLOTS[category]))
     return Metric(category, lambda run: quotient(category_slots(run.counters, category), run.operations), events=events)
 
@@ -292,27 +296,26 @@ QUOTIENTS = ((TIME, "cpu/o", BUSY), ("instructions/o", "cycles/o", "ipc"))
 def counter_rows(
     parent: RunsByGroup, culprit: RunsByGroup, further_rows: Collection[CounterRow] = ()
 ) -> tuple[CounterRow, ...]:
-    """The ratios of the counters that both builds have, ordered by the change in standard errors, largest first.
+    """The ratios of the counters that both builds have, sorted by |log ratio| divided by its standard error, largest
+    first.
 
-    ``further_rows`` are ratios from further runs of both builds. If a ratio is known from both kinds of runs, the more
-    precise ratio is used (``log_width``), so that additional measurements never make an explanation worse.
+    ``further_rows`` are ratios from other runs of both builds. If the ratio of a counter is also in ``further_rows``,
+    the more precise of the two ratios is used (``log_width``), so that additional measurements never make an
+    explanation worse.
     """
     rows = [row for reading in READINGS if (row := counter_row(reading, parent, culprit))]
     best: dict[str, CounterRow] = {}
     for names in (*((row.name,) for row in (*further_rows, *rows)), *QUOTIENTS):
         rows_by_source = ([row for row in source if row.name in names] for source in (further_rows, rows))
         complete_sources = [source for source in rows_by_source if len(source) == len(names)]
-        best |= {
-            row.name: row
-            for row in min(
-                complete_sources, key=lambda rows_of_source: max(row.log_width for row in rows_of_source), default=()
-            )
-        }
+        narrowest = min(complete_sources, key=lambda source: max(row.log_width for row in source), default=())
+        best |= {row.name: row for row in narrowest}
     return tuple(sorted(best.values(), key=lambda row: round(row.standard_errors, 6), reverse=True))
 
 
 def counter_row(metric: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> CounterRow | None:
-    """The ratio of one metric; None if no pair of runs has the metric, or if one value is 0."""
+    """The ratio of one metric in the culprit to the same metric in the parent; None if no pair of runs has the metric,
+    or if one value is 0."""
     rounds: dict[int, list[tuple[float, float]]] = {}
     counted_shares = [1.0]
     exact = True
@@ -329,7 +332,7 @@ def counter_row(metric: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> Co
     mean_by_round = [tuple(map(fmean, zip(*pairs, strict=True))) for pairs in rounds.values()]  # (parent, culprit)
     differences = [culprit_value - parent_value for parent_value, culprit_value in mean_by_round]
     log_ratio, count = fmean(differences), len(differences)
-    log_ratio = 0.0 if abs(log_ratio) < 1e-9 else log_ratio  # a rounding error
+    log_ratio = 0.0 if abs(log_ratio) < 1e-9 else log_ratio  # smaller values are rounding errors
     error, half_width = 0.0, None
     if count > 1 or exact:
         spread = stdev(differences) / math.sqrt(count) if count > 1 else 0.0
@@ -338,21 +341,21 @@ def counter_row(metric: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> Co
     standard_errors = abs(log_ratio) / error if error else 0.0
     ratio = Interval.from_log_ratio(log_ratio, half_width)
     parent_mean, culprit_mean = (math.exp(fmean(values)) for values in zip(*mean_by_round, strict=True))
-    return CounterRow(
-        metric.name, parent_mean, culprit_mean, ratio, standard_errors, count, metric.unit, min(counted_shares)
-    )
+    share = min(counted_shares)
+    return CounterRow(metric.name, parent_mean, culprit_mean, ratio, standard_errors, count, metric.unit, share)
 
 
 def total_difference(rows: Sequence[FunctionRow]) -> tuple[float, float]:
-    """The sum of the differences of functions, and its standard error."""
+    """The sum of the cost differences of functions, and the standard error of this sum."""
     return sum(row.difference for row in rows), math.sqrt(sum(row.error**2 for row in rows))
 
 
 def share_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared_error: float = 0.0) -> float:
-    """The standard error of the share of ``part_rows`` in the total difference of all ``rows``, by the delta method.
+    """The standard error of a share, by the delta method: the share that the functions ``part_rows`` have in the total
+    cost difference of all ``rows``.
 
-    ``shared_error`` is the relative standard error that is common to all costs of a build. This error cancels out if
-    ``part_rows`` have the same share of the total cost as of the total difference.
+    ``shared_error`` is the relative standard error that all costs of a build have in common. The shared error has no
+    effect if ``part_rows`` have the same share of the total cost as of the total difference.
     """
     total, spread = total_difference(rows)
     part_difference, part_noise = total_difference(part_rows)
@@ -372,8 +375,8 @@ def significant_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
 
 
 def cost_exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
-    """Groups of functions between which cost has moved. Each group has the functions that lost cost, and the functions
-    that gained cost, largest changes first.
+    """Groups of functions between which cost has moved. Each group is a pair of lists: the functions whose cost fell,
+    and the functions whose cost rose. Both lists are sorted by the size of the change, largest first.
     """
     partners = {row.function: row.partner for row in rows if row.partner}
     groups: dict[frozenset[str], tuple[list[FunctionRow], list[FunctionRow]]] = {}
@@ -381,8 +384,5 @@ def cost_exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow],
         if row.partner:  # a group is a function and all functions whose partner it is
             group = groups.setdefault(frozenset((row.partner, partners.get(row.partner, ""))), ([], []))
             group[row.difference > 0].append(row)
-    by_size = (
-        [sorted(rows_of_side, key=lambda row: -abs(row.difference)) for rows_of_side in group]
-        for group in groups.values()
-    )
+    by_size = ([sorted(side, key=lambda row: -abs(row.difference)) for side in group] for group in groups.values())
     return [(sources, targets) for sources, targets in by_size if sources and targets]

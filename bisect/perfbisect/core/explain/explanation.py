@@ -1,4 +1,5 @@
-"""Derives the explanation of a change from the events of a hunt alone, so that reports can be made from the history."""
+"""Derives the explanation of a change from the events of a hunt, without other data, so that a report can be made from
+the history alone."""
 
 import math
 import re
@@ -23,9 +24,9 @@ from perfbisect.core.domain.orders import Step
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.calls import (
     MIN_SAMPLES,
+    calls_in_one_build,
     instruction_rows,
     locate_difference,
-    calls_in_one_build,
     total_samples,
     without_counted_calls,
 )
@@ -80,7 +81,7 @@ RunsOfBoth = tuple[Sequence[RunFacts], Sequence[RunFacts]]  # runs of the parent
 
 
 def step_explanation(state: SessionState, step: Step) -> Explanation:
-    """The explanation of the change at a step, from the whole log of a hunt."""
+    """The explanation of the change at ``step`` (a change that the verdict names), from the whole log of a hunt."""
     runs = state.runs_of_step(step, exact=has_exact_counts(state.log, state.metric))
     parent = state.commits[step.parents[0]] if step.parents else ""
     return explanation(state.explanation_events, parent, state.commits[step.candidate], runs, step, state.metric)
@@ -96,18 +97,17 @@ def explanation(
 ) -> Explanation:
     """The explanation of the difference between ``culprit`` and ``parent`` (full hashes).
 
-    ``search_runs`` are the runs of both builds in the search, parent first. If both the runs of the search and the runs
-    for the explanation have a counter, the more precise of the two intervals is used (``counter_rows``). If only few
-    runs were made for the explanation, the runs of the search are added to these runs. Exact counts are always from the
-    search, because the hunt decided by exact counts. ``step`` is the change that the verdict states, and ``metric`` is
-    the metric of the hunt.
+    ``search_runs`` are the runs of the parent and of the culprit that the search made. If a counter was measured both
+    in the search and for the explanation, the ratio with the narrower interval is used (``counter_rows``). If only few
+    runs were made for the explanation, the runs of the search are added. Exact counts are always taken from the search,
+    because the verdict is based on the exact counts of the search. ``step`` is the change that the verdict states, and
+    ``metric`` is the metric of the hunt.
     """
     commits, operation = (parent, culprit), operation_unit(search_runs, metric)
     runs_with_operations = [[with_operations(facts, operation, metric) for facts in side] for side in search_runs]
     # If ``operation`` is derived from a rate or a cost, exact counts are left out, because they are for whole runs.
-    counted = [
-        event for event in events if isinstance(event, Counted) and not (operation and event.group == EXACT_GROUP)
-    ]
+    counted = [event for event in events if isinstance(event, Counted)]
+    counted = [event for event in counted if not (operation and event.group == EXACT_GROUP)]
     counted = [replace(event, facts=with_operations(event.facts, operation, metric)) for event in counted]
     hunt_profiles = [event.facts for event in profiles_with_operations(events, search_runs, metric)]
     counters = all_counter_rows(runs_with_operations, [runs_by_group(counted, commit) for commit in commits])
@@ -166,12 +166,12 @@ def explanation(
 
 
 def sufficient_profiles(profiles: ProfilesOfBoth) -> ProfilesOfBoth:
-    """The profiles of both builds, or empty lists if a build has fewer than ``MIN_SAMPLES`` samples."""
+    """The profiles of both builds; two empty lists if one build has fewer than ``MIN_SAMPLES`` samples."""
     return profiles if min(map(total_samples, profiles)) >= MIN_SAMPLES else ([], [])
 
 
 def share_without_callers(runs: Iterable[ProfileFacts]) -> float:
-    """The share of the cost of profiles that belongs to stacks whose callers were not found."""
+    """The share of the total cost of profiles that belongs to stacks without known callers."""
     costs = [(run.alone, sum(run.stacks.values())) for run in runs]
     return sum(share * cost for share, cost in costs) / (sum(cost for _, cost in costs) or 1.0)
 
@@ -188,8 +188,8 @@ def profiles_with_operations(
 def all_counter_rows(
     search_runs: Sequence[Sequence[RunFacts]], reason_runs: Sequence[RunsByGroup]
 ) -> tuple[CounterRow, ...]:
-    """The ratios of all counters, from the runs of the search and of the explanation. Both arguments have the runs of
-    the parent first, then the runs of the culprit.
+    """The ratios of all counters, from the runs of the search and the runs for the explanation. Each argument has two
+    entries: the runs of the parent and the runs of the culprit.
     """
     before, after = reason_runs
     rounds = [min(len(before[group]), len(after[group])) for group in {*before} & {*after} - {EXACT_GROUP}]
@@ -203,7 +203,7 @@ def all_counter_rows(
 
 
 def paired_or_all_runs(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> RunsOfBoth:
-    """The paired runs of both builds if there are ``MIN_ROUNDS`` pairs; otherwise all runs, in order of time."""
+    """The paired runs of parent and culprit if there are at least ``MIN_ROUNDS`` pairs; otherwise all runs."""
     common = {run.round for run in parent if run.round} & {run.round for run in culprit}
     if len(common) < MIN_ROUNDS:
         return parent, culprit
@@ -213,7 +213,7 @@ def paired_or_all_runs(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) 
 
 @dataclass(frozen=True, slots=True)
 class OperationUnit:
-    """The operation of runs with a fixed duration, in which a faster build does more operations."""
+    """The unit of work of runs that have a fixed duration, so that a faster build does more work in a run."""
 
     parent_value: float  # the rate or the cost of the parent
     operations_per_run: float  # operations in a run of the parent
@@ -221,13 +221,13 @@ class OperationUnit:
 
 
 def operation_unit(search_runs: RunsOfBoth, metric: str) -> OperationUnit | None:
-    """The operation to which the reported rate or cost of runs refers; None if each run is one operation, or if the
-    runs already have a number of operations.
+    """The operation (unit of work) to which the rate or cost that runs report refers; None if each run is one
+    operation, or if the runs report the number of their operations.
 
     If runs have a fixed duration, the number of operations of a run follows from its rate, or from its cost (the time
-    of one operation). Either the wall-clock time or the CPU time may be fixed, because the wall-clock time varies on a
-    busy host. A run whose wall-clock time grew as much as its rate fell did the same work and waited, so the duration
-    of such a run is not fixed.
+    of one operation). Runs have a fixed duration if their wall-clock time or their CPU time is fixed; the CPU time is
+    also considered because the wall-clock time varies on a busy host. If the wall-clock time of runs grew as much as
+    their rate fell, the runs did the same work more slowly, so their duration is not fixed.
     """
     if metric not in ("rate", "cost") or not all(search_runs):
         return None
@@ -238,7 +238,8 @@ def operation_unit(search_runs: RunsOfBoth, metric: str) -> OperationUnit | None
     speedup = (math.log(culprit_value) - math.log(parent_value)) * (-1 if metric == "cost" else 1)
 
     def log_ratio(length: Callable[[RunFacts], float | None]) -> float:
-        """The change of the median length of the runs, as a logarithm; infinite if a length is missing."""
+        """The logarithm of the ratio of the median lengths of runs, culprit to parent; infinite if the length of a run
+        is missing."""
         before, after = ([length(run) or 0.0 for run in runs] for runs in search_runs)
         return math.log(median(after) / median(before)) if all((*before, *after)) else math.inf
 
@@ -272,8 +273,8 @@ Facts = TypeVar("Facts", RunFacts, ProfileFacts)
 
 
 def with_operations(facts: Facts, operation: OperationUnit | None, metric: str) -> Facts:
-    """A run with its number of operations, which follows from its rate or cost relative to the parent's. A run without
-    a rate or cost is unchanged.
+    """``facts`` with the number of operations of the run, computed from the rate or cost of the run divided by the rate
+    or cost of the parent. Facts without a rate or cost are returned unchanged.
     """
     if not operation or not facts.reported:
         return facts
@@ -282,7 +283,7 @@ def with_operations(facts: Facts, operation: OperationUnit | None, metric: str) 
 
 
 def common_cost_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: int) -> float:
-    """The relative standard error that the cost ratios of all functions of two builds have in common.
+    """The relative standard error that is common to the cost ratios (culprit to parent) of all functions.
 
     The speed of a host varies between runs, and changes the CPU time per operation of all functions by a common factor.
     The error is computed from the variance of the CPU time per operation among runs of the same build, for
@@ -303,8 +304,8 @@ def common_cost_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pai
 
 
 def failures_by_part(events: Sequence[ExplanationEvent], parent: str, culprit: str) -> dict[str, str]:
-    """Part of the explanation → the last reason why the part could not be measured. Parts that were measured later are
-    left out.
+    """Maps each part of the explanation (such as "counters") to the last reason why this part could not be measured. A
+    part is left out if a later attempt measured the part.
     """
     reasons: dict[str, str] = {}
     for event in events:
@@ -331,7 +332,7 @@ def explained_part(event: Event) -> str:
 
 
 def runs_by_group(events: Sequence[Counted], commit: str) -> RunsByGroup:
-    """Group of counters → the runs of a commit, in order of time."""
+    """Maps each group of counters to the runs of a commit with this group, sorted by time."""
     runs: dict[str, list[RunFacts]] = {}
     for event in events:
         if event.facts.commit == commit:
@@ -340,7 +341,8 @@ def runs_by_group(events: Sequence[Counted], commit: str) -> RunsByGroup:
 
 
 def is_mostly_by_more_calls(explanation: Explanation) -> bool:
-    """Whether more calls, each with as many instructions as before, explain most of the additional instructions."""
+    """Whether most of the additional instructions come from functions that are called more often, not from more
+    instructions in each call."""
     extra_by_calls = sum(
         row.parent * (row.calls[1] / row.calls[0] - 1) for row in explanation.counts if row.calls and row.calls[0] > 0
     )
@@ -348,7 +350,8 @@ def is_mostly_by_more_calls(explanation: Explanation) -> bool:
 
 
 def is_explained_by_change(explanation: Explanation) -> bool:
-    """Whether a function that the commit changes, or its callees, has at least ``NAMED_PART`` of a difference.
+    """Whether a changed function, or a callee of a changed function, has at least the share ``NAMED_PART`` of the
+    difference in CPU time, waiting time or instructions.
 
     A binary without symbols counts as changed, because the binary may contain a changed function.
     """
@@ -363,19 +366,16 @@ def is_explained_by_change(explanation: Explanation) -> bool:
 
 
 def suspected_functions(explanation: Explanation, cost_ratio: float) -> tuple[FunctionRow, ...]:
-    """The changed functions, and functions that changed functions call, that may have, within noise, half of the
-    difference in cost. ``cost_ratio`` is the ratio of the CPU times of the two builds.
+    """The changed functions, and the functions that changed functions call, for which a share of half of the cost
+    difference is compatible with the noise. ``cost_ratio`` is the ratio of the CPU times of the two builds.
     """
-    expected_difference = max(
-        abs(total_difference(explanation.functions)[0]),
-        abs(cost_ratio - 1) * sum(row.parent for row in explanation.functions),
-    )
-    changed_rows = (
-        row for row in explanation.functions if (row.has_changed_code or row.below_changed) and not explanation.counts
-    )
+    cost_before = sum(row.parent for row in explanation.functions)
+    expected_difference = max(abs(total_difference(explanation.functions)[0]), abs(cost_ratio - 1) * cost_before)
+    rows = () if explanation.counts else explanation.functions
+    changed_rows = (row for row in rows if row.has_changed_code or row.below_changed)
     return tuple(row for row in changed_rows if abs(row.difference) + 2 * row.error > expected_difference / 2)
 
 
 def waits_if_cause(explanation: Explanation) -> tuple[FunctionRow, ...]:
-    """The functions in which the two builds wait; empty if waiting is not a cause of the change."""
+    """The functions in which parent and culprit wait; empty if waiting is not a cause of the change."""
     return explanation.waits if any(evidence.cause is Cause.WAITING for evidence in explanation.classes) else ()

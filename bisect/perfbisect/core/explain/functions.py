@@ -10,9 +10,8 @@ differences of the rounds, which also contains other variation. If instructions 
 
 A refactoring moves cost between functions: the cost of one function falls, and the costs of other functions rise by the
 same amount. Cost can move only between functions that call each other or have a common caller, or between a function
-that disappeared and a new function, as after renaming. If the nearest common caller of the functions, including its
-callees, does not cost as much as before, the cost has not moved.
-"""
+that disappeared and a new function, as after renaming. If the cost of the nearest common caller of the functions,
+including its callees, has changed, the cost has not moved."""
 
 import math
 from collections import defaultdict
@@ -71,8 +70,8 @@ def function_costs(
 ) -> FunctionCosts:
     """The cost per operation of each function, over all runs of a build.
 
-    ``charged_functions`` returns, for a stack (outermost function first), the functions to which its cost is added.
-    """
+    ``charged_functions`` returns, for a stack (outermost function first), the functions to which the cost of the stack
+    is added."""
     totals = FunctionCosts()
     operations = sum(run.operations for run in profiles)
     for run in profiles:
@@ -131,7 +130,8 @@ def build_costs(profiles: Sequence[ProfileFacts]) -> BuildCosts:
 
 
 def mean_depth(key: FunctionKey, *builds: BuildCosts) -> float:
-    """The mean depth of a function in stacks, weighted by cost. Of all common callers, the nearest is the deepest."""
+    """The mean depth of a function in stacks, weighted by cost. The nearest common caller is the common caller with the
+    largest depth."""
     cost = sum(build.inclusive.cost.get(key, 0.0) for build in builds)
     return sum(build.depth_sums[key] for build in builds) / (cost or 1.0)
 
@@ -149,15 +149,14 @@ def without_placeholders(keys: Iterable[FunctionKey]) -> set[FunctionKey]:
 def off_cpu_rows(
     profiles: ProfilesOfBoth, change: ChangeFacts | None = None, function_names: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
-    """The functions of both builds with their off-CPU time per operation, as from ``function_rows``. The time of a wait
-    is added to the function that called the system library or the kernel.
+    """The functions of both builds with their off-CPU time per operation, in the form of ``function_rows``. The time of
+    a wait is added to the function that called the system library or the kernel.
 
     Every wait is in the kernel's scheduler, and most threads call the scheduler through a system library. Stacks of
     interrupted threads are excluded, because such threads waited only for a processor. The costs of the parent are
-    multiplied by the culprit's seconds per operation ÷ the parent's, because idle threads wait longer if operations
-    take longer. The result is empty if there are fewer than two rounds, because the variation of waits is estimated
-    from the differences between rounds.
-    """
+    multiplied by the culprit's seconds per operation and divided by the parent's seconds per operation, because idle
+    threads wait longer if operations take longer. The result is empty if there are fewer than two rounds, because the
+    variation of waits is estimated from the differences between rounds."""
     if min(map(len, profiles)) < 2:
         return ()
     parent, culprit = (sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in profiles)
@@ -169,12 +168,11 @@ def off_cpu_rows(
 def function_rows(
     profiles: ProfilesOfBoth, change: ChangeFacts | None = None, function_names: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
-    """The functions of both builds, largest difference first. Functions between which cost moved are ordered by the sum
-    of their differences.
+    """The functions of both builds, largest difference first. If cost moved between functions, each of these functions
+    is ranked by the sum of their differences.
 
     ``profiles`` is the result of ``comparable_profiles``, in order of time. ``function_names`` are the functions that
-    occur in any profile of the builds; the default is the functions in ``profiles``.
-    """
+    occur in any profile of the builds; the default is the functions in ``profiles``."""
     if not all(profiles):
         return ()
     before, after = map(build_costs, profiles)
@@ -222,12 +220,12 @@ def main_callers(key: FunctionKey, before: BuildCosts, after: BuildCosts) -> tup
 def exchange_groups(
     rows: Mapping[FunctionKey, FunctionRow], before: BuildCosts, after: BuildCosts
 ) -> Iterator[Mapping[FunctionKey, FunctionKey]]:
-    """Groups of functions between which cost moved: one whose cost fell, and others whose costs rose, or the reverse.
+    """Groups of functions between which cost moved: a function whose cost fell and functions whose costs rose, or a
+    function whose cost rose and functions whose costs fell.
 
     Each group maps each of its functions to a partner. The partner of the first function is the function with the
     largest opposite difference; the partner of every other function is the first function. A function that fits into
-    several groups is put into the group in which falls and rises agree best.
-    """
+    several groups is put into the group in which falls and rises agree best."""
     smallest_cost = MIN_MOVED_SHARE * max(before.total, after.total)
     differing = [key for key, row in rows.items() if row.beyond_noise and abs(row.difference) > smallest_cost]
     free = sorted(differing, key=lambda key: -abs(rows[key].difference))[:MAX_EXAMINED]
@@ -245,11 +243,10 @@ def exchange_groups(
         return is_caller or all(missing) or (any(missing) and not have_callers)
 
     def has_constant_total(group: Sequence[FunctionKey]) -> bool:
-        """Whether the group's nearest common caller (or the member that calls all others) costs as much as before."""
-        shared = set.intersection(
-            *(before.ancestors.get(key, set()) | after.ancestors.get(key, set()) for key in group)
-        )
-        ancestors = (with_calls[key] for key in shared)
+        """Whether the nearest common caller of a group (or the member that calls all other members) costs as much as
+        before."""
+        ancestor_sets = (before.ancestors.get(key, set()) | after.ancestors.get(key, set()) for key in group)
+        ancestors = (with_calls[key] for key in set.intersection(*ancestor_sets))
         nearest = max(ancestors, key=lambda row: mean_depth(row.key, before, after), default=None)
         tolerance = MOVED_TOLERANCE * min(abs(total), largest_difference(group))
         if nearest is None or calls_almost_everything(nearest, before, after):
@@ -280,10 +277,10 @@ def calls_almost_everything(row: FunctionRow, before: BuildCosts, after: BuildCo
 def exchange_partners(
     key: FunctionKey, candidates: Sequence[FunctionKey], rows: Mapping[FunctionKey, FunctionRow]
 ) -> list[FunctionKey]:
-    """``key``, and functions among ``candidates`` whose costs together rose as much as the cost of ``key`` fell, or the
-    reverse.
+    """``key``, and functions among ``candidates`` whose costs together rose as much as the cost of ``key`` fell, or
+    fell as much as it rose.
 
-    The function with the largest difference follows ``key``. The list is empty if no candidates match.
+    The list begins with ``key`` and the function with the largest difference. The list is empty if no candidates match.
     """
     own_difference = rows[key].difference
     group = [key]
@@ -303,7 +300,9 @@ def net_difference(keys: Iterable[FunctionKey], rows: Mapping[FunctionKey, Funct
 
 
 def exchange_tolerance(keys: Sequence[FunctionKey], rows: Mapping[FunctionKey, FunctionRow]) -> float:
-    """The largest sum of differences that counts as 0: 2 standard errors, at most a third of the largest difference."""
+    """The largest sum of differences that counts as 0: 2 standard errors, but at most a third of the largest
+    difference.
+    """
     largest = max(abs(rows[key].difference) for key in keys)
     return min(2 * math.sqrt(sum(rows[key].error ** 2 for key in keys)), largest / 3)
 
@@ -319,9 +318,9 @@ def with_summary_row(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
 def with_commit_changes(
     rows: Sequence[FunctionRow], profiles: ProfilesOfBoth, change: ChangeFacts, function_names: Collection[str]
 ) -> Iterator[FunctionRow]:
-    """The rows, with the information whether the commit changes the row's function, functions inlined into it, or its
-    callers. Functions of the kernel and of libc (``SYSTEM_BINARY``) are treated as unchanged, even if the commit
-    changes functions with the same names."""
+    """Each row, with the information whether the commit changes the function, functions that are inlined into the
+    function, or its callers. Functions of the kernel and of libc (``SYSTEM_BINARY``) are treated as unchanged, even if
+    the commit changes functions with the same names."""
     changed, bodies = changed_and_inlined(change, function_names, profiles)
     changed_names = changed | bodies.keys()
     below_in_parent, below_in_culprit = (costs_below(changed_names, runs) for runs in profiles)
@@ -339,11 +338,13 @@ def with_commit_changes(
 
 
 def changed_and_inlined(
-    change: ChangeFacts, function_names: Collection[str], profiles: ProfilesOfBoth
+    change: ChangeFacts | None, function_names: Collection[str], profiles: ProfilesOfBoth
 ) -> tuple[set[str], dict[str, tuple[str, ...]]]:
     """The functions among ``function_names`` that a commit changes; and a map from each function to the changed
     functions that are inlined into it. The map lacks functions that call almost all functions and have almost no self
     cost, because the functions inlined into them may never run."""
+    if change is None:
+        return set(), {}
     short_names = {scope_and_name(function)[1] for function in change.functions}
     named_alike = [name for name in function_names if scope_and_name(name)[1] in short_names]
     changed = {name for name in named_alike if any(may_be_same(name, function) for function in change.functions)}
@@ -361,7 +362,9 @@ def own_share(key: FunctionKey, build: BuildCosts) -> float:
 
 
 def costs_below(names: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[FunctionKey, Mapping[str, float]]:
-    """Function → its nearest caller (also indirect) among ``names`` → its cost per operation below this caller."""
+    """A map: function → its nearest direct or indirect caller among ``names`` → its cost per operation below this
+    caller.
+    """
     operations = sum(run.operations for run in profiles)
     costs: defaultdict[FunctionKey, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for run in profiles:

@@ -1,21 +1,22 @@
-"""Profiles as folded stacks: the format of a frame, function names, and the conversion of perf's output to stacks.
+"""Represents profiles as folded stacks: defines the format of a frame, reads function names, and converts perf's output
+to stacks.
 
 A stack of ``ProfileFacts`` is the text "program;outermost function;…;innermost function". The first part of a stack is
 the name of the program, or of its thread. Each further part is a frame: "function (binary)", such as "row_search_mvcc
 (mysqld)" or "vfs_read ([kernel])". If a binary has no symbol for an address, the frame is the name of the binary in
-brackets, "[libz.so.1]", so all such addresses are one frame. No part of a stack contains a semicolon or a line end.
-``RARE`` replaces the callers of a stack whose cost is too low for storing all callers.
+brackets, "[libz.so.1]", so all such addresses are one frame. No part of a stack contains a semicolon or a line end. If
+the cost of a stack is low, ``RARE`` replaces all callers in the stack, to save space.
 
 The name of a function is the demangled name from a symbol table, or the name in the source code.
 
-Stacks are folded from the call chains that ``perf script`` prints. The host adds up the costs of equal chains
-(``lab/measure/profiles.py``), so the host's output is short. Each line of the host's output has a cost, the number of
-samples, the name of the thread and the frames, innermost first, separated by tabs. A frame is "symbol (path)", as perf
-prints it; or ``RARE``, which the host prints in place of callers. A line "lost N" has the number of samples that the
-kernel dropped.
+Stacks are folded from the call chains that ``perf script`` prints. The host adds up the costs of equal call chains
+(``lab/measure/profiles.py``), so that its output is short. Each line of this output has a cost, the number of samples,
+the name of the thread and the frames, innermost first, separated by tabs. In this output, a frame is "symbol (path)",
+as perf prints frames, or ``RARE`` in place of all callers. A line "lost N" says that the kernel dropped N samples.
 
-For exact counts of instructions, a host (``lab/measure/counting.py``) prints lines of the same form, and lines "N calls
-CALLEE CALLER". The exact counts of a profile are the counts of a long execution minus the counts of a short execution.
+For exact counts of instructions, the host (``lab/measure/counting.py``) prints lines of the same form, and lines "N
+calls CALLEE CALLER". The workload is executed twice, and the counts of the short execution are subtracted from the
+counts of the long execution.
 """
 
 import re
@@ -43,7 +44,7 @@ _CLONE = re.compile(
 
 
 def frame(function: str, binary: str) -> str:
-    """A frame of a stack. ``binary`` is a base name. An empty ``function`` or ``binary`` means that it is unknown."""
+    """A frame of a stack. ``binary`` is a base name. ``function`` or ``binary`` is empty if it is unknown."""
     binary_text = _FORBIDDEN.sub(":", binary).replace("(", "[").replace(")", "]") or UNKNOWN
     return f"{_FORBIDDEN.sub(':', function)} ({binary_text})" if function else f"[{binary_text.strip('[]')}]"
 
@@ -51,8 +52,8 @@ def frame(function: str, binary: str) -> str:
 def read_frame(text: str) -> tuple[str, str]:
     """The function and the binary of a frame.
 
-    A frame without a symbol, such as "[libz.so.1]", has the function "[libz.so.1]" and the binary "libz.so.1". For the
-    name of a program, the binary is "".
+    A frame without a symbol, such as "[libz.so.1]", has the function "[libz.so.1]" and the binary "libz.so.1". If
+    ``text`` is the name of a program (the first part of a stack), the binary is "".
     """
     if match := _FRAME.fullmatch(text):
         return match["function"], match["binary"]
@@ -103,7 +104,8 @@ def scope_and_name(function: str) -> tuple[str, str]:
 
 
 def without_brackets(text: str) -> str:
-    """The text without brackets of any kind and without their contents: arguments, template arguments."""
+    """A function name without brackets of any kind and without the text in the brackets, such as arguments and template
+    arguments."""
     depth, outside_brackets = 0, []
     for index, character in enumerate(text):
         if character in OPENING:
@@ -116,8 +118,8 @@ def without_brackets(text: str) -> str:
 
 
 def may_be_same(first: str, second: str) -> bool:
-    """Whether two names can mean the same function: their names are equal, and so are their scopes if both have a
-    scope.
+    """Whether two names may name the same function: the unqualified names are equal, and the scopes are equal or one of
+    the names has no scope.
     """
     scope, name = scope_and_name(first)
     second_scope, second_name = scope_and_name(second)
@@ -137,12 +139,8 @@ def short_name(function: str) -> str:
         return library_function[1] or library_function[2]
     plain = METHOD.sub(r"\1.", text)
     if text.startswith("<") and ">::" in text:  # <Type as Trait> of Rust
-        depth = list(
-            accumulate(
-                (character == "<") - (character == ">" and previous != "-")
-                for previous, character in pairwise(f" {text}")
-            )
-        )
+        steps = ((sign == "<") - (sign == ">" and previous != "-") for previous, sign in pairwise(f" {text}"))
+        depth = list(accumulate(steps))
         end = depth.index(0) if 0 in depth else len(text) - 1
         plain = without_brackets(text[1:end]).partition(" as ")[0] + text[end + 1 :]
     scope, own_name = scope_and_name(plain)
@@ -174,37 +172,37 @@ WAIT_KINDS = {  # kind of wait → pattern of kernel functions
 
 @lru_cache(maxsize=1 << 15)
 def function_key(text: str) -> FunctionKey:
-    """The name of a frame's function in the source code, and the binary."""
+    """The name that the function of a frame has in the source code, and the binary of the frame."""
     function, binary = read_frame(text)
     return source_name(function), binary
 
 
 def functions_in(profiles: Iterable[ProfileFacts], *, with_inlined: bool = False) -> frozenset[str]:
-    """All functions in on-CPU and off-CPU profiles, by name, without the kernel and libc (``SYSTEM_BINARY``).
+    """The names of all functions in on-CPU and off-CPU profiles, except functions of the kernel and of libc
+    (``SYSTEM_BINARY``).
 
     If ``with_inlined`` is true, functions that are inlined into other functions are included; only exact counts show
     these functions.
     """
-    stacks = {(stack, bool(run.samples) or with_inlined) for run in profiles for stack in run.stacks}
-    keys = {
-        function_key(text) for stack, all_frames in stacks for text in stack_frames(stack)[: None if all_frames else 1]
-    }
+    stacks = {(stack, None if run.samples or with_inlined else 1) for run in profiles for stack in run.stacks}
+    keys = {function_key(text) for stack, limit in stacks for text in stack_frames(stack)[:limit]}
     return frozenset(function for function, binary in keys if not SYSTEM_BINARY.match(binary))
 
 
 def comparable_profiles(profiles: ProfilesOfBoth, *, off_cpu: bool = False, counted: bool = False) -> ProfilesOfBoth:
-    """The on-CPU (or off-CPU) profiles or the counts of both builds in the same unit; empty if a build lacks them."""
+    """The profiles of both builds in the same unit: on-CPU profiles, off-CPU profiles if ``off_cpu`` is true, or
+    instruction counts if ``counted`` is true. The lists are empty if one build has no such profiles."""
     parent, culprit = (
         [run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu] for runs in profiles
     )
-    units = [
-        run.unit for run in parent if (run.unit == COUNTED) is counted and run.unit in {other.unit for other in culprit}
-    ]
+    culprit_units = {run.unit for run in culprit}
+    units = [run.unit for run in parent if (run.unit == COUNTED) is counted and run.unit in culprit_units]
     return [run for run in parent if run.unit in units[:1]], [run for run in culprit if run.unit in units[:1]]
 
 
 def waits_by_kind(profile: ProfileFacts) -> ProfileFacts:
-    """An off-CPU profile in which the kinds of waits replace the functions; waits of unknown kinds are left out."""
+    """An off-CPU profile in which each stack is replaced by its kind of wait (storage, a lock, …). Stacks whose kind of
+    wait is unknown are left out."""
     stacks: dict[str, float] = {}
     for stack, cost in profile.stacks.items():
         kind = next((kind for kind, pattern in WAIT_KINDS.items() if pattern.search(stack)), "")
@@ -214,7 +212,8 @@ def waits_by_kind(profile: ProfileFacts) -> ProfileFacts:
 
 
 def without_system_frames(profile: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
-    """A profile whose stacks end at the last function outside of the kernel and of a language's library.
+    """A profile in which the innermost frames are removed from each stack until the innermost function is outside of
+    the kernel and of a system library.
 
     Stacks that end in the kernel's scheduler because the thread was interrupted are left out. Costs are multiplied by
     ``factor``.
@@ -250,7 +249,7 @@ _IN_PROCESS = frozenset({"[vdso]", "[vsyscall]", UNKNOWN})  # names in brackets 
 
 @dataclass(frozen=True, slots=True)
 class FoldedStacks:
-    """The stacks of one profile, with costs in the unit of the event."""
+    """The stacks of one profile, with their costs."""
 
     stacks: Mapping[str, float]  # as in ``ProfileFacts``
     samples: int
@@ -280,8 +279,8 @@ def folded_stacks(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
 
 
 def lacks_callers(stack_of_frames: Sequence[str], perf_chain: Sequence[str]) -> bool:
-    """Whether outer callers are missing from a stack, because it begins neither in the first function of a thread nor
-    in unnamed code.
+    """Whether outer callers are missing from a stack: the outermost frame is neither the first function of a thread nor
+    code without a name.
 
     ``perf_chain`` are the frames that perf printed, innermost first.
     """
@@ -312,7 +311,7 @@ def chain_frames(chain: Iterable[str]) -> list[str]:
 
 
 def stored_frame(perf_frame: str) -> str:
-    """The stored form of a frame that perf printed."""
+    """The frame in the form "function (binary)", from a frame that perf printed."""
     if perf_frame == RARE:
         return RARE
     match = _SYMBOL.fullmatch(perf_frame)
@@ -339,8 +338,8 @@ def binary_name(path: str) -> str:
 
 
 def limited_stacks(costs: Mapping[str, float]) -> dict[str, float]:
-    """The ``MAX_STACKS`` costliest stacks unchanged. In all other stacks, ``RARE`` replaces the callers of the
-    innermost function. The total cost is unchanged.
+    """All stacks and their costs. The ``MAX_STACKS`` costliest stacks are unchanged; in all other stacks, ``RARE``
+    replaces the callers of the innermost function. The total cost is unchanged.
     """
     ranked = sorted(costs, key=lambda text: (-costs[text], text))
     stacks = {text: costs[text] for text in ranked[:MAX_STACKS]}
@@ -356,8 +355,8 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def stacks_and_calls(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
-    """The counts of the stacks and calls in a ``long`` execution minus the counts in a ``short`` execution, from a
-    host's output."""
+    """For each stack and each call, its count in a ``long`` execution minus its count in a ``short`` execution, from
+    the output of a host."""
     difference = numbers_by_item(long) - numbers_by_item(short)
     calls: Counter[str] = Counter()
     for item, number in difference.items():
@@ -369,7 +368,7 @@ def stacks_and_calls(short: Iterable[str], long: Iterable[str]) -> tuple[dict[st
 
 
 def numbers_by_item(lines: Iterable[str]) -> Counter[str]:
-    """Counted item → its number, from lines "NUMBER<tab>ITEM"; lines of another form are ignored."""
+    """Maps each item to the sum of its numbers, from lines "NUMBER<tab>ITEM". Lines of another form are ignored."""
     numbers: Counter[str] = Counter()
     for line in lines:
         number, _, item = line.partition("\t")

@@ -1,1 +1,1 @@
-"""Computes for every candidate, from the log of a hunt, the probability that the candidate is the culprit."""
+"""Computes, from the log of a hunt, the probability of each candidate that it is the culprit."""

@@ -1,13 +1,13 @@
-"""The analysis of all readings at one moment of a hunt, and the belief that views show.
+"""The analysis of all readings at one moment of a hunt, and the probabilities that views show.
 
 **Ends.** Before a commit between the ends is built, runs of both ends are interleaved until their difference is clearly
-larger than noise and layout, or until a difference of interest would have been shown.
+larger than noise and layout, or until the runs would have shown any difference of interest.
 
 **The proof of a culprit.** The search prefers builds whose first readings deviated by chance, and a host may have been
-slow while a build was measured. Therefore a culprit is named only after new runs of it and its parent, made after both
-had readings, each next in time to a run of the other build. The new runs also enter the posterior. If new runs
-contradict the culprit, the search continues. The posterior also allows two builds to differ by code placement alone.
-"""
+slow while a build was measured. Therefore a culprit is named only after new runs of the culprit and its parent. New
+runs are made after both builds have readings, and each next in time to a run of the other build. The posterior uses new
+runs, too. If they contradict the culprit, the search continues. The posterior also allows two builds to differ by code
+placement alone."""
 
 import math
 from collections.abc import Sequence
@@ -58,13 +58,13 @@ class Contrast:
 
     @property
     def required_score(self) -> float:
-        """The least ``normal_score`` that is clear: lower after many runs, or if the error comes mostly from layout."""
+        """The least ``normal_score`` of a clear difference: lower after many runs, or if layouts cause most error."""
         layout_share = self.layout_variance / self.error**2
         return float(min(np.interp(self.runs, *CLEAR), np.interp(layout_share, *CLEAR_OF_LAYOUT)))
 
     @property
     def detectable_drop(self) -> float:
-        """The smallest drop that the measurements so far would have shown, as a fraction."""
+        """The smallest drop (a fraction) that the present measurements would show."""
         return float(-np.expm1(-(SHOWN + POWER) * self.error))
 
     def probability_above(self, drop: float) -> float:
@@ -100,7 +100,7 @@ def min_log_change(policy: Policy) -> float:
 
 
 def first_end_runs(bad: int, model: NoiseModel) -> Measure:
-    """The order to make the first runs of both ends."""
+    """The work order for the first runs of both ends."""
     return _end_runs(bad, model.first_runs[0], model)
 
 
@@ -113,14 +113,14 @@ DRIFTING = 0.9  # probability of drift above which a host is said to drift
 
 
 def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
-    """The belief about the culprit before both ends were measured."""
+    """The probabilities of the possible culprits before both ends were measured."""
     culprit = graph.weight / max(graph.weight.sum(), 1e-300)
     slow = _clipped_probabilities(ancestry_of(graph).ancestor_sums(culprit))
     return Belief(culprit, 0.5, model.guessed_noise, Interval.from_log_ratio(0.0, 2 * BASE), slow=slow)
 
 
 def _clipped_probabilities(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``probabilities``, clipped to 0–1 against rounding errors, with 0.5 in place of NaN."""
+    """``probabilities``, clipped to 0–1 against rounding errors, and with 0.5 for NaN."""
     result: NDArray[np.float64] = np.clip(np.where(np.isnan(probabilities), 0.5, probabilities), 0.0, 1.0)
     return result
 
@@ -152,7 +152,7 @@ class Analysis:
 
     graph: Graph
     policy: Policy
-    raw_record: Record  # before ``judge_readings``
+    raw_record: Record  # the record before ``judge_readings``
     record: Record
     levels: Levels
     fitted: LevelFit
@@ -170,7 +170,7 @@ class Analysis:
 
     @cached_property
     def speeds(self) -> BuildSpeeds:
-        """The levels for the ratios that users see, fitted between jumps of hosts' speeds."""
+        """The levels for the ratios that users see, with separate offsets before and after jumps of a host's speed."""
         parted = split_hosts_at_jumps(self.raw_record, self.model)
         if parted is self.raw_record:
             return speeds_of_fit(self.record, self.fitted)
@@ -183,16 +183,15 @@ class Analysis:
 
     @cached_property
     def belief(self) -> Belief:
-        """The belief that views show, and that is stored with each decision."""
+        """The probabilities that views show, and that are stored with each decision."""
         posterior = self.posterior
         culprit = self.hypotheses.candidate_probabilities(posterior.culprit)
         slow = self.hypotheses.ancestry.ancestor_sums(culprit)
         slow[list(self.record.builds)] = self.hypotheses.slow @ posterior.culprit
         change = float(np.clip(posterior.change, 1 - MAX_PROBABILITY, MAX_PROBABILITY))
         noticed = host_warnings(self.levels, self.reading_weights, posterior.several)
-        return Belief(
-            culprit, change, self.levels.noise, lambda: self.end_ratio, noticed, _clipped_probabilities(slow), posterior.several
-        )
+        slow = _clipped_probabilities(slow)
+        return Belief(culprit, change, self.levels.noise, lambda: self.end_ratio, noticed, slow, posterior.several)
 
     @property
     def has_search_begun(self) -> bool:
@@ -202,7 +201,7 @@ class Analysis:
 
     @property
     def is_settled(self) -> bool:
-        """Whether more runs of the ends would not change what is known about their difference."""
+        """Whether more runs of the ends could not make the difference of the ends more certain."""
         return self.ends.runs >= self.model.most_end_runs or self.ends.layout_variance > SETTLED * self.ends.error**2
 
     @property
@@ -229,7 +228,7 @@ class Analysis:
         return NotReproduced(self.end_ratio, self.ends.detectable_drop, (), policy.min_effect, policy.direction)
 
     def second_end_runs(self, build_cost: float) -> Measure | None:
-        """An order of the missing first runs of the ends, more if builds cost much; None if ends differ clearly."""
+        """The work order for missing first runs of the ends (more if builds cost much); None if ends differ clearly."""
         bad = self.record.build_id(self.graph.size - 1)
         lacking = self.model.first_runs[build_cost > CHEAP] - min(self.record.run_count(0), self.record.run_count(bad))
         if lacking <= 0 or self.has_search_begun or self.ends.drop > PLAIN * self.ends.noise:
@@ -237,7 +236,7 @@ class Analysis:
         return _end_runs(self.graph.size - 1, lacking, self.model)
 
     def further_end_runs(self) -> Measure:
-        """The order of the runs of both ends that make the difference clear: at most about half of the runs so far."""
+        """The work order for runs that make the ends' difference clear: at most about half of the present runs."""
         ends, bad = self.ends, self.graph.size - 1
         needed = ends.runs * ((1.1 * ends.required_score / max(ends.normal_score, 0.3)) ** 2 - 1)
         return _end_runs(bad, int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8)))), self.model)
@@ -258,7 +257,7 @@ def analyse(
     model: NoiseModel = USUAL,
     is_subrange: bool = False,
 ) -> Analysis:
-    """The analysis of ``record``, which has readings of both ends. ``run_noise`` is the known s.d. of a run."""
+    """The analysis of ``record``, with readings of both ends; ``run_noise`` is the known standard deviation of runs."""
     raw, bad = record, record.build_id(graph.size - 1)
     record, weights = judge_readings(raw, 0, bad, model)
 
@@ -315,12 +314,12 @@ def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Seque
 
 
 def weakest_proof(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
-    """The proof with the smallest drop. The drop of a proof without new runs of both builds is taken as infinite."""
+    """The proof with the smallest drop. Proofs without new runs of both builds count as infinite drops."""
     return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
 
 
 def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[PairwiseProof]) -> Measure | None:
-    """The order to make the runs that a culprit's proof still needs; None if the proof is complete or impossible."""
+    """The work order for the runs that the culprit's proof still needs; None if the proof is complete or impossible."""
     levels, posterior = analysis.levels, analysis.posterior
     enough = levels.model.proof_runs + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
@@ -347,8 +346,8 @@ def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[Pairwi
 
 
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, limit: int) -> PairwiseProof:
-    """The proof against one parent: by new runs within ``limit`` readings of a run of the other build, or by all paired
-    runs that were made after both builds had readings."""
+    """The comparison of the culprit with one parent: by new runs that are at most ``limit`` readings away from a run of
+    the other build, or by all paired runs after both builds had readings."""
     slow, fast = record.reading_positions(culprit), record.reading_positions(parent)
     if levels.model.paired:
         rows, above = record.paired_differences(parent, culprit)

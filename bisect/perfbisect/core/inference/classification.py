@@ -1,4 +1,4 @@
-"""How fast the commits of a hunt are relative to the good end, and on which side of the change each commit is."""
+"""How fast the commits of a hunt are relative to the good end, and whether a commit is before or after the change."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,26 +21,18 @@ def hunt_observations(
     *,
     by_wall_clock: bool = False,
 ) -> list[Observation]:
-    """The observations about the commits in ``candidate_by_commit``, without paired runs if the hunt compares
+    """The observations about the commits in ``candidate_by_commit``; paired runs are left out if the hunt compares
     interleaved runs.
 
     If the hunt compares paired runs by CPU time, the readings are CPU times, unless ``by_wall_clock`` is true.
     """
     chosen = state.pairing
     by_cpu = chosen is not None and chosen.by_cpu and not by_wall_clock
-    history = read_observations(
-        state.log, candidate_by_commit, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu
-    )
-    rounds = chosen is None or chosen.together
-    return (
-        history
-        if rounds
-        else [
-            observation
-            for observation in history
-            if not isinstance(observation, Reading) or observation.partner is None
-        ]
-    )
+    began, build_hosts = state.log[0][0], state.build_hosts
+    history = read_observations(state.log, candidate_by_commit, metric, began, hosts, build_hosts, by_cpu=by_cpu)
+    if chosen is None or chosen.together:
+        return history
+    return [item for item in history if not isinstance(item, Reading) or item.partner is None]
 
 
 def ratios_to_good(
@@ -49,9 +41,9 @@ def ratios_to_good(
     """The metric of each measured commit (by hash) relative to the good end; commits with equal binaries share their
     readings.
 
-    ``hosts`` and ``host_classes`` are the names and classes of the hosts, if there are several. The good end is not in
-    the result. The ratio of a commit of the range is computed without the runs of commits outside of the range, as in
-    the search.
+    ``hosts`` and ``host_classes`` are the names and host classes of the hosts, if there are several hosts. The good end
+    is not in the result. The ratio of a commit of the range is computed without the runs of commits outside of the
+    range, as in the search.
     """
     if not state.commits or not state.log:
         return {}
@@ -60,9 +52,8 @@ def ratios_to_good(
     by_commit: dict[str, Interval] = {}
     model = EXACT if has_exact_counts(state.log, metric) else USUAL
     for node in (wider, state.node) if outside else (state.node,):
-        speeds = candidate_ratios(
-            hunt_observations(state, node, metric, hosts), len(state.commits) - 1, host_classes, model
-        )
+        history = hunt_observations(state, node, metric, hosts)
+        speeds = candidate_ratios(history, len(state.commits) - 1, host_classes, model)
         by_commit |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
     equal_to_good = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
@@ -76,18 +67,15 @@ def step_ratio_in_metric(
     parents.
 
     If the commit has several parents, the ratio that is nearest to 1 is returned. The ratio is None if a commit has
-    fewer than two runs with a value, or if hosts are of several classes.
+    fewer than two runs with a value, or if the hosts belong to several host classes (models).
     """
     if len(set(host_classes)) > 1 or not state.log:
         return None
     history = hunt_observations(state, state.node, metric, hosts, by_wall_clock=True)
     per_parent = [step_ratio(history, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
     measured = [ratio for ratio in per_parent if ratio is not None]
-    return (
-        min(measured, key=lambda ratio: abs(math.log(ratio.middle)))
-        if measured and len(measured) == len(per_parent)
-        else None
-    )
+    is_complete = measured and len(measured) == len(per_parent)
+    return min(measured, key=lambda ratio: abs(math.log(ratio.middle))) if is_complete else None
 
 
 class Classification(StrEnum):

@@ -1,23 +1,22 @@
-"""Splits the runs of a host at jumps of the host's speed, and treats the parts as runs of separate hosts. Only the
-ratios that users see are computed from this split; the search does not use it.
+"""Splits the runs of a host at the times at which the host's speed jumps, and treats the runs before and after a jump
+as runs of two hosts. The ratios that users see are computed from the split runs; the search uses the unsplit runs.
 
-When other load begins, the speed of a host may fall by half from one run to the next, until the load ends. A drift
-model that allows jumps of this size would make the intervals of all ratios wide. Without a drift in the model, the few
-runs of a build on one side of a jump would look like outliers; and a build that ran only on the fast side would seem to
-be twice as fast as a build that ran only on the slow side.
+When another load begins on a host, the speed of the host may fall by half from one run to the next, until the load
+ends. A model of drift that allows jumps of this size would make the confidence intervals of all ratios wide. A model
+without drift would take the few runs of a build on one side of a jump for outliers; and a build that ran only before
+the jump would seem to be twice as fast as a build that ran only after the jump.
 
 So the runs before and after a jump are treated as runs of two hosts whose speeds differ by a constant, which is fitted.
-A jump is at the position where one shift, common to all builds that ran on both sides, most reduces the sum of absolute
-deviations from the medians of builds. The estimate of a jump's position uses the method of least absolute deviations
-(Bai, Econometric Theory 11, 1995). A jump is estimated only from the runs nearest to it, because the host may also
-drift. Further jumps are searched for on both sides of a jump (binary segmentation, Vostrikova, 1981). The noise is
-estimated from differences between successive runs of a build, because few of these differences contain a jump. Runs of
-one visit share their disturbances and count as one run.
+The position of a jump is estimated by the method of least absolute deviations (Bai, Econometric Theory 11, 1995): at
+this position, one shift of the readings of all builds most reduces the sum of absolute deviations from the builds'
+medians. Only the runs nearest to a jump are used, because the host may also drift. Further jumps are then searched for
+before and after the jump (binary segmentation, Vostrikova, 1981). The noise is estimated from the differences between
+successive runs of a build, because few of these differences contain a jump. Runs of one visit (one start of the server)
+share their disturbances, so they are treated as one run.
 
-If several positions explain a jump nearly equally well, the runs between these positions belong to neither side of the
-jump. On a host with jumps, two builds are compared only if, for every jump between their runs, some build has several
-runs before and several runs after the jump. A single run on a side is not enough, because load may have disturbed the
-run.
+If several positions explain a jump nearly equally well, the runs between these positions are treated as runs of further
+hosts. Two builds that ran on different sides of a jump are compared only if some build has several runs before and
+several runs after the jump. A single run is not enough, because load may have disturbed the run.
 """
 
 from collections import defaultdict
@@ -44,8 +43,8 @@ ROUNDS = 10  # iterations of reweighted least squares
 
 
 def split_hosts_at_jumps(record: Record, model: NoiseModel) -> Record:
-    """A copy of ``record`` in which the runs between two jumps belong to a separate host, and the estimated speed of
-    this host is subtracted from their readings.
+    """A copy of ``record`` in which the runs between two jumps belong to a separate host, and in which the estimated
+    log speed of each host is subtracted from the host's readings.
 
     If there are no jumps, ``record`` is returned unchanged.
     """
@@ -90,8 +89,8 @@ def _jump_positions(build: Sequence[int], value: Sequence[float]) -> list[int]:
 
 
 def _jump_gain(build: Sequence[int], value: Sequence[float], start: int, at: int, end: int) -> float:
-    """How much a jump of the speed before run ``at`` reduces the sum of absolute deviations of the runs from
-    ``start`` to ``end``.
+    """How much the sum of absolute deviations of the runs from ``start`` to ``end`` becomes smaller, if the host's
+    speed is assumed to jump immediately before run ``at``.
     """
     earlier = _values_by_build(build, value, range(at - 1, max(start, at - NEAR) - 1, -1))
     later = _values_by_build(build, value, range(at, min(end, at + NEAR)))
@@ -119,8 +118,8 @@ def _absolute_deviations(values: Sequence[float]) -> float:
 
 
 def _part_speeds(record: Record, part: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The speed of the host in each part between jumps, fitted by iteratively reweighted least squares, for noise with
-    a Student's t distribution."""
+    """The log speed of the host in each part (the runs between two jumps), fitted by iteratively reweighted least
+    squares, for noise with a Student's t distribution."""
     builds = len(record.builds)
     columns, weight = np.hstack((np.eye(builds)[record.build], np.eye(part.max() + 1)[part])), np.ones(len(part))
     for _ in range(ROUNDS):

@@ -1,13 +1,13 @@
-"""What instruction counts show if the builds do not differ in time.
+"""Uses counts of instructions if the builds do not measurably differ in time.
 
 **--metric auto.** Good and bad may differ in their numbers of instructions although their times do not differ
-measurably. The hunt measures time first. If the times do not differ, and a clear rise of instructions from good to bad
-may explain the whole change in time, the hunt searches for the commit with the rise of instructions. If the rise cannot
-explain the whole change in time, the hunt does not search for the rise: a slowdown that only memory accesses cause does
-not change the number of instructions, so the hunt could name a commit with an unrelated change.
+measurably. The hunt first measures time. If the times do not measurably differ, but the number of instructions clearly
+rises from good to bad, the hunt searches for the commit that causes this rise. The hunt does so only if the rise may
+explain the whole change in time. Otherwise the change in time may be a slowdown by memory accesses, which does not
+change the number of instructions, and the hunt would name a commit with an unrelated change.
 
-**Code placement.** Exact counts of instructions are repeatable. The counts show whether a commit that may only move
-code executes as many instructions as its parent.
+**Code placement.** If a verdict says that a commit is slower only by code placement, exact counts of instructions show
+whether the commit executes as many instructions as its parents.
 """
 
 import math
@@ -39,8 +39,8 @@ INDISTINCT = (Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.NOT_CONFIRMED, Reason.L
 
 
 def ratio_of_indistinct_ends(verdict: Verdict | None) -> Interval | None:
-    """The ratio of the ends, if the verdict names no culprit because builds do not differ in the metric; otherwise
-    None.
+    """If the verdict names no culprit because builds do not measurably differ in the metric, the ratio of bad to good;
+    otherwise None.
     """
     match verdict:
         case NotReproduced(ratio) if ratio.low < ratio.high:  # equal bounds: the ends have the same binary
@@ -53,7 +53,7 @@ def ratio_of_indistinct_ends(verdict: Verdict | None) -> Interval | None:
 
 @dataclass(frozen=True, slots=True)
 class InstructionChange:
-    """The change of instructions between both ends."""
+    """The change in the number of instructions from good to bad."""
 
     ratio: float  # bad relative to good
     noise: float  # s.d. of a run, as a fraction
@@ -62,24 +62,25 @@ class InstructionChange:
 
     @property
     def log_rise(self) -> float:
-        """The logarithm of the change of instructions; positive for a rise."""
+        """The logarithm of the instructions of bad divided by the instructions of good; positive for a rise."""
         return math.log(self.ratio)
 
     @property
     def is_clear(self) -> bool:
-        """Whether instructions rise beyond noise."""
+        """Whether the number of instructions rises by more than noise can explain."""
         return self.log_rise >= CLEAR * self.error and (self.noise <= REPEATS or not self.are_counts_exact)
 
     def is_large(self, policy: Policy) -> bool:
-        """Whether the rise of instructions is at least the smallest change of interest."""
+        """Whether the rise of instructions is at least the smallest change that the hunt searches for."""
         return self.log_rise >= -math.log1p(-(policy.for_exact_count() if self.are_counts_exact else policy).min_effect)
 
     def may_explain(self, time_ratio: Interval, metric: str, policy: Policy) -> bool:
-        """Whether the rise of instructions may explain the whole change in time, measured by the workload's ``metric``.
+        """Whether the rise of instructions may explain the whole change in the workload's ``metric``, for example in
+        time.
 
-        The rise has to be in the interval of the change in time, which is widened by a margin for the effect of
-        layouts. A rise far below the smallest change of interest is accepted only if the whole interval of the change
-        in time is below the smallest change of interest.
+        The rise must be in the interval of the change in time, after this interval is widened by a margin for the
+        effect of layouts. If the rise is far below the smallest change that the hunt searches for, the upper end of the
+        interval must be below this smallest change, too.
         """
         low, high = math.log(time_ratio.low) if time_ratio.low else -math.inf, math.log(time_ratio.high)
         if find_metric(metric).higher_is_better:
@@ -89,7 +90,7 @@ class InstructionChange:
 
 
 def instruction_change(good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> InstructionChange | None:
-    """The change of instructions from good to bad, by exact counts or timed runs; None if too few runs have counts."""
+    """The change in instructions from good to bad, by exact counts or counts of timed runs; None for too few counts."""
     values = [np.array([v for run in runs if (v := log_metric(run, INSTRUCTIONS)) is not None]) for runs in (good, bad)]
     exact = all(run.counted for run in (*good, *bad))
     if min(map(len, values)) < (1 if exact else RUNS):
@@ -107,8 +108,8 @@ Log = Sequence[tuple[float, MeasuredEvent]]
 
 
 def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
-    """The commit of a step, and the commits of its parents. If several commits have equal binaries, the commit that was
-    built first replaces each of these commits.
+    """The commit of a step (a change), and its parents. A commit whose binary equals the binary of a commit that was
+    built earlier is replaced by the commit that was built first.
     """
     binaries = CommitsByBinary()
     builds = [event.facts for _, event in log if isinstance(event, BuildFinished)]
@@ -118,11 +119,11 @@ def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, 
 
 
 def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
-    """``verdict``; a verdict of code placement gets the field ``same_counts``, from the exact counts of instructions in
-    ``log``.
+    """The verdict. If it is a verdict of code placement, its field ``same_counts`` is set from the exact counts of
+    instructions in ``log``.
 
     ``same_counts`` says whether the named commit executes as many instructions as its parents. If a count is missing,
-    the verdict is unchanged. ``commits`` are the commits of the nodes.
+    the verdict is unchanged. ``commits`` has the commit of each node.
     """
     if not isinstance(verdict, CodePlacement):
         return verdict
@@ -134,11 +135,8 @@ def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Ver
 
 
 def _log_count(sha: str, log: Log) -> float | None:
-    """The logarithm of the instructions per operation of a commit; None if the instructions were not counted."""
+    """The logarithm of a commit's instructions per operation; None if they were not counted exactly."""
     runs = [event.facts for _, event in log if isinstance(event, RunFinished) and event.facts.commit == sha]
-    counts = [
-        count
-        for run in runs
-        if is_exact_count(run, INSTRUCTIONS) and (count := log_metric(run, INSTRUCTIONS)) is not None
-    ]
+    exact = (run for run in runs if is_exact_count(run, INSTRUCTIONS))
+    counts = [count for run in exact if (count := log_metric(run, INSTRUCTIONS)) is not None]
     return median(counts) if counts else None

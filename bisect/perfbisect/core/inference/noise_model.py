@@ -1,26 +1,28 @@
-"""The noise models (assumptions before the first reading), and the weights and modes that the readings show.
+"""The noise models, which are assumptions made before the first reading; and the weights and the modes (fast or slow)
+of readings, which are estimated from the readings.
 
-* ``USUAL``: timed runs of builds in the usual layout. The layouts of two builds differ, the effect of a layout does not
-  average out over repetitions, and the speed of the host drifts.
-* ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout of a build changes with every visit, so that the
-  effect of the layout is a part of the visit effect and of the noise of a run, and averages out over repetitions.
-* ``EXACT``: counts that repeat, such as instructions. Exact counts do not drift, and they do not depend on layout or on
-  other load on the host. Because exact counts have little noise, they show steps that timed runs cannot show; many of
-  these steps are too small to be of interest.
+* ``USUAL``: timed runs of builds in the usual layout. The layouts (placements of code in memory) of two builds differ,
+  the effect of a layout does not average out over repeated runs, and the speed of the host drifts.
+* ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout of a build changes with every visit (start of the
+  server), so the effect of the layout is a part of the noise, and averages out over repeated visits.
+* ``EXACT``: counts that are almost equal in repeated runs, such as instructions. Exact counts do not drift, and they do
+  not depend on layout or on other load on the host. Because exact counts have little noise, they show steps that timed
+  runs cannot show; many of these steps are too small to be of interest.
 
-All sizes in this module, such as standard deviations, are in log units: 0.01 is about 1 %.
+In this module, all sizes, such as standard deviations, are in units of the natural logarithm: 0.01 is about 1 %.
 
-**Outliers.** A reading is compared with the other readings of *its own build*, never with the prediction of the most
-probable culprit, because with weights from the residuals of this prediction, each reading that contradicts the
-prediction would count as an outlier. A build with a single reading is judged against the nearer of the two ends, unless
-the reading is a count that repeats.
+**Outliers.** A reading is compared with the other readings of *its own build*, never with the value that the most
+probable culprit predicts. Otherwise each reading that contradicts the most probable culprit would count as an outlier.
+The single reading of a build is compared with the nearer of the levels of good and bad, unless the reading is an exact
+count.
 
-**Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. With such modes, all
-builds have two speeds, with the same gap of 10 % or more between the speeds, while runs in one mode vary by 1 %. If the
-gap were treated as noise, no change smaller than the gap could be shown. Therefore, if the modes are clearly distinct,
-the gap is added to the readings in the slow mode. A reading has less weight if it is uncertain in which mode it was
-taken. If the effects of layouts are spread continuously, as in most programs, no reading is changed. Readings are
-assumed to lie around four levels: the levels of the two compared builds in the fast mode and in the slow mode.
+**Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. A build can then have
+two speeds, and the gap between the two speeds is equal for all builds. The gap can be 10 % or more, while runs in one
+mode vary by 1 %. If the gap were treated as noise, no change smaller than the gap could be shown. Therefore, if the two
+modes are clearly distinct, the gap is added to the readings in the slow mode. A reading has less weight if its mode is
+uncertain. If the effects of layouts are spread continuously, as in most programs, no reading is changed. The readings
+are assumed to lie around four levels: the level of the fast builds and the level of the slow builds, each in the fast
+mode and in the slow mode.
 """
 
 from dataclasses import dataclass, replace
@@ -38,8 +40,8 @@ Visit = tuple[float, float]  # (size of the effect that the runs of a visit shar
 
 @dataclass(frozen=True, slots=True)
 class NoiseModel:
-    """The distributions that readings of one kind may follow, with their priors; and the numbers of runs that decisions
-    need."""
+    """The possible probability distributions of readings of one kind, with the prior probability of each; and the
+    numbers of runs that decisions need."""
 
     # Whether readings are exact counts: without outliers, and so exact that they show steps of any size.
     exact: bool
@@ -59,9 +61,8 @@ class NoiseModel:
     fewest_end_runs: float  # the fewest runs of each end after which the ends may count as equal
     proof_runs: int  # number of new runs of the culprit and of each parent in a proof; one more on a host that drifts
     patience: float  # a search may cost this multiple of the usual cost of finding a change of the same size
-    end_patience: (
-        float  # a search may cost this multiple of the usual cost of finding the whole difference of the ends
-    )
+    # a search may cost this multiple of the usual cost of finding the whole difference of the ends
+    end_patience: float
     # A hunt gives up if the ends show that a change of this size, in s.d. of a run, is improbable; if the smallest
     # change of interest is larger, that change counts.
     change_to_show: float
@@ -72,14 +73,14 @@ class NoiseModel:
     randomized_layouts: bool = False  # whether each run is in a randomized layout
 
     def measurement(self, plan: tuple[PlannedRuns, ...], purpose: Purpose) -> Measure:
-        """The order to measure ``plan`` as this noise model assumes: in usual or randomized layouts, by interleaved or
-        paired runs."""
+        """The work order that measures ``plan`` as this noise model assumes: in usual or randomized layouts, by
+        interleaved or paired runs."""
         return Measure(plan, purpose, fresh=self.randomized_layouts, together=self.paired)
 
     @property
     def for_paired_runs(self) -> "NoiseModel":
-        """This model without drift, for paired runs, because disturbances of the host affect both builds of a pair
-        equally."""
+        """This noise model changed for paired runs: without drift, because disturbances of the host affect both builds
+        of a pair equally."""
         return replace(
             self,
             drifts=EXACT.drifts,
@@ -160,8 +161,7 @@ FREEDOM = 4.0  # degrees of freedom of the Student distribution that gives the w
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadingWeights:
-    """The weight of each reading, of shape (readings,), which is 1 for ordinary readings; whether the host has two
-    speeds; and the number of outliers."""
+    """The weight of each reading, at most 1; whether the host has two speeds; and the number of outliers."""
 
     weight: NDArray[np.float64]
     two_speeds: bool
@@ -169,11 +169,11 @@ class ReadingWeights:
 
 
 def weigh_readings(record: Record, good: int, bad: int, model: NoiseModel = USUAL) -> ReadingWeights:
-    """The weights of the readings; ``good`` and ``bad`` are the two ends, of which at least one was measured."""
+    """The weights of the readings, lower for outliers. ``good`` and ``bad`` are the ends of the range; at least one end
+    was measured."""
     # A cell: all readings of one build, or of one pair of builds.
-    _, cell, runs = np.unique(
-        record.build + (record.partner + 1) * len(record.builds), return_inverse=True, return_counts=True
-    )
+    cells = record.build + (record.partner + 1) * len(record.builds)
+    _, cell, runs = np.unique(cells, return_inverse=True, return_counts=True)
     value = record.value[np.lexsort((record.value, cell))]
     first = np.cumsum(runs) - runs
     centre = (value[first + (runs - 1) // 2] + value[first + runs // 2]) / 2
@@ -194,8 +194,8 @@ def weigh_readings(record: Record, good: int, bad: int, model: NoiseModel = USUA
 
 
 def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
-    """The standard deviation of a run, computed from deviations around the medians of builds. A deviation larger than
-    four typical deviations counts as four typical deviations.
+    """The standard deviation of a run, computed from the deviations of readings from the medians of their builds. A
+    deviation larger than four typical deviations counts as four typical deviations.
     """
     if not len(deviation):
         return model.guessed_noise
@@ -207,8 +207,8 @@ def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> f
 
 
 def _has_two_speeds(deviation: NDArray[np.float64]) -> bool:
-    """Whether the deviations form two clusters, within which less than 20 % of the variance remains. In a normal
-    sample, 36 % of the variance remains within the best two clusters.
+    """Whether the deviations form two clusters such that the variance within the clusters is less than 20 % of the
+    whole variance. For a normal distribution, the best division into two clusters leaves 36 %.
     """
     n = len(deviation)
     if n < 20:
@@ -248,8 +248,8 @@ class _Modes:
 
 
 def remove_layout_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
-    """The record with all readings corrected to the fast mode; and for each reading a factor of its weight, from 0 to
-    1, which is smaller if the mode of the reading is uncertain.
+    """The record with all readings corrected to the fast mode; and for each reading a factor from 0 to 1 by which to
+    multiply its weight. The factor is smaller if the mode of the reading is uncertain.
     """
     ends = record.build_id(good), record.build_id(bad)
     modes = _recognise_modes(record, *ends)
@@ -323,8 +323,9 @@ def _recognise_modes(record: Record, good: int, bad: int) -> _Modes | None:
 
 
 def _mode_shares(values: Array, level: Array, gap: Array, noise: Array, share: Array) -> tuple[Array, Array, Array]:
-    """For each of G assumed gaps between the modes, the log likelihood (G,); and for each gap and each of N readings
-    the probability (G, N) that the reading is in the slow mode, and the probability that it is in one of the two modes.
+    """Three arrays with a row for each assumed gap between the modes: the log likelihood of the gap; for each reading
+    (column), the probability that the reading is in the slow mode; and for each reading, the probability that the
+    reading is in one of the two modes, and not an outlier.
     """
     s, w = noise[:, None], share[:, None]
     fast = _normal_density(values - level, s) * (1 - w) * (1 - STRAY)

@@ -1,8 +1,8 @@
-"""Reads the observations of a hunt from its log: readings, builds, failures and counts, in order of time.
+"""Reads the observations of a hunt from its log: readings, builds, failures and exact counts, in the order of the log.
 
-The list of observations is the complete state of a hunt between two decisions. Live, resumed and replayed hunts all use
-``read_observations``, so that equal logs give equal observations. Events have hashes of commits, not numbers of nodes
-in the graph, so that a log can also be read with the graph of another range.
+A decision of the search depends only on the observations and the settings. Running, resumed and replayed hunts all use
+``read_observations``, so that equal logs give equal observations. Events in the log have hashes of commits, not numbers
+of nodes in the graph, so that a log can also be read with the graph of another range.
 """
 
 import math
@@ -17,9 +17,9 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_exact_c
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One timed run of a build; or a round, which is a pair of paired runs of two builds.
+    """A timed run of a build; or a pair of paired runs (two builds at the same time), which is called a round.
 
-    A disturbance of a round affects both builds of the round, so only the difference of the two builds is used.
+    A disturbance affects both runs of a pair, so only the difference of the two runs is used.
     """
 
     candidate: int
@@ -41,13 +41,14 @@ class Reading:
 
     @property
     def measurement_kind(self) -> tuple[bool, bool]:
-        """Whether the layout is randomized, and whether the run is paired, as in ``RunFacts.measurement_kind``."""
+        """Two answers, as in ``RunFacts.measurement_kind``: whether the layout is randomized, and whether the run is
+        paired."""
         return bool(self.layout), self.partner is not None
 
     @property
     def with_cpu_time(self) -> "Reading":
-        """The reading computed from CPU time in place of wall-clock time; the reading itself if the CPU time is
-        unknown."""
+        """The reading, computed from CPU time instead of wall-clock time; if the CPU time is unknown, the unchanged
+        reading."""
         return (
             self
             if self.cpu_value is None or self.time_value is not None
@@ -56,14 +57,14 @@ class Reading:
 
     @property
     def with_wall_clock_time(self) -> "Reading":
-        """The reading computed from wall-clock time, if this reading is computed from CPU time; otherwise the reading
-        itself."""
+        """The reading, computed from wall-clock time instead of CPU time; unchanged if it is already from wall-clock
+        time."""
         return self if self.time_value is None else replace(self, value=self.time_value, time_value=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A candidate that was built; ``same_as`` is an earlier candidate with the same binary, or None."""
+    """The observation that a candidate was built. ``same_as`` is an earlier candidate with the same binary, or None."""
 
     candidate: int
     seconds: float
@@ -77,7 +78,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A candidate cannot be built, started or measured; such a candidate never counts as slow."""
+    """The observation that a candidate cannot be built, started or measured; a skipped candidate never counts as slow."""
 
     candidate: int
     reason: str
@@ -87,7 +88,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """An exact count of the instructions of a build, which is made in addition to timed runs."""
+    """The observation of an exact count of the instructions of a build, which is made in addition to timed runs."""
 
     candidate: int
     value: float  # log of instructions/o, negated if a higher metric is better; NaN: instructions cannot be counted
@@ -100,13 +101,13 @@ Observation = Reading | Built | Skipped | Count
 
 
 def _paired_reading(first: Reading, second: Reading) -> Reading:
-    """The reading of a round, made from the readings of its two runs."""
+    """The reading of a pair of paired runs, computed from the readings of the two runs."""
     cpu = None if first.cpu_value is None or second.cpu_value is None else first.cpu_value - second.cpu_value
     return replace(first, value=first.value - second.value, partner=second.candidate, cpu_value=cpu)
 
 
 def has_exact_counts(log: Sequence[tuple[float, MeasuredEvent]], metric: str) -> bool:
-    """Whether some runs counted the metric exactly; if so, only these runs become readings, and timed runs do not."""
+    """Whether some runs counted the metric exactly. If so, only these runs become readings, and timed runs are ignored."""
     return any(isinstance(event, RunFinished) and is_exact_count(event.facts, metric) for _, event in log)
 
 
@@ -120,12 +121,12 @@ def read_observations(
     *,
     by_cpu: bool = False,
 ) -> list[Observation]:
-    """The observations in ``log`` about the commits in ``candidate_by_commit`` (full hash → node of the graph).
+    """The observations in ``log`` about the commits in ``candidate_by_commit``, which maps full hashes to candidates.
 
-    ``log`` has pairs (seconds since the epoch, event) in order; ``began`` is the time at which the hunt began. Runs
-    without a value of the metric are left out; timed runs are left out, too, if the log has exact counts of the metric.
-    If there are several ``hosts`` (names), a build exists only on the host that made the build, and only binaries of
-    the same host are compared. A build that one of ``build_hosts`` made exists on all hosts. The two runs of a round
+    ``log`` has pairs (seconds since 1970, event) in the order of time. ``began`` is the time at which the hunt began.
+    Runs without a value of the metric are left out. If the log has exact counts of the metric, timed runs are also left
+    out. If ``hosts`` has several names, a build exists only on the host that made the build, and only binaries of the
+    same host are compared; except a build that one of ``build_hosts`` made, which exists on all hosts. Two paired runs
     become one reading, which is computed from CPU time if ``by_cpu`` is true.
     """
     history: list[Observation] = []
@@ -171,9 +172,8 @@ def read_observations(
                         count=count, of_another_hunt=run.for_another,
                     )  # fmt: skip
                     if cpu is not None:
-                        single = replace(
-                            single, log_wait=math.log(1000 * run.seconds / (run.counters["task-clock"] or 1.0))
-                        )
+                        clock = run.counters["task-clock"] or 1.0
+                        single = replace(single, log_wait=math.log(1000 * run.seconds / clock))
                     if not run.round:
                         history.append(single)
                     elif half := begun.pop(run.round, None):
@@ -186,20 +186,18 @@ def read_observations(
 
 
 def count_runs(history: Sequence[Observation]) -> int:
-    """The number of runs (two for each round) and of counts, except runs that other hunts ordered."""
+    """The number of timed runs (two for each pair) and of exact counts. Runs that another hunt asked for are not
+    counted."""
     counts = sum(isinstance(item, Count) for item in history)
     runs = (item for item in history if isinstance(item, Reading) and not item.of_another_hunt)
     return counts + sum(1 if item.partner is None else 2 for item in runs)
 
 
 def without_candidates(history: Iterable[Observation], candidates: Collection[int]) -> list[Observation]:
-    """The observations except those of ``candidates``, whose builds are invalid; ``same_as`` of other builds no longer
-    refers to these candidates."""
-    valid = (
-        item
-        for item in history
-        if item.candidate not in candidates and getattr(item, "partner", None) not in candidates
-    )
+    """The observations without the observations of ``candidates``, whose builds are wrong. If ``same_as`` of another
+    build is one of ``candidates``, it is set to None."""
+    others = (item for item in history if item.candidate not in candidates)
+    valid = (item for item in others if getattr(item, "partner", None) not in candidates)
     return [
         replace(item, same_as=None) if isinstance(item, Built) and item.same_as in candidates else item
         for item in valid

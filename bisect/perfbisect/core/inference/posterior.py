@@ -304,7 +304,7 @@ def _several_steps_terms(cells: _Cells, covariance: Array, y: Array, slow: Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Separation:
-    """How well measurements separate the hypotheses, relative to the noise of one run; all arrays have the same shape."""
+    """How well measurements separate the hypotheses, relative to the noise of a run; all arrays have the same shape."""
 
     above: Array  # probability that the reading is above the mean of all predictions
     between: Array  # variance between the predictions of the hypotheses
@@ -313,9 +313,8 @@ class Separation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """Predicted levels of O candidates and M builds under C hypotheses, in log units and units of s².
-
-    On an axis of length O + M, the O candidates come first, then the M builds."""
+    """Levels of O candidates and M builds that C hypotheses predict, in log units; variances are in units of s². On an
+    axis of length O + M, the O candidates come first, then the M builds."""
 
     candidates: int
     mean: Array  # (O + M, C), up to a constant; on the fast side if a hypothesis leaves the side of a candidate open
@@ -370,8 +369,8 @@ def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> A
 def predict_levels(
     levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], reading_rows: Sequence[int]
 ) -> Prediction:
-    """The predicted levels of ``candidates`` and builds; ``reading_rows`` has each candidate's row in ``levels``, -1 if
-    there are no readings of it."""
+    """The predicted levels of ``candidates`` and builds; ``reading_rows`` has each candidate's row in ``levels``, or -1
+    for a candidate that has no readings."""
     fit, pi = posterior.fit, posterior.culprit
     slow = classes.slow.astype(np.float64)
     shares = [slow[b] if b >= 0 else classes.slow_shares(v) for v, b in zip(candidates, reading_rows, strict=True)]

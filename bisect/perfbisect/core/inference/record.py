@@ -1,16 +1,17 @@
-"""The observations of a hunt, arranged in arrays for the model.
+"""Arranges the observations of a hunt in arrays, from which the levels of builds are estimated.
 
 The sign of the readings is chosen so that a *slow* build has smaller values, whether the hunt searches for a drop or
 for a rise of the metric. Candidates with equal binaries share one build and its readings. The number of a build is the
-number of its smallest candidate.
+smallest number of a candidate with this binary.
 
-**Stopped runs.** A run that was stopped because it took too long shows only a bound of the metric, not its value. The
-reading of a stopped run enters the model as if its value were the bound. This approximation is cautious: the exact
-likelihood of a value beyond the bound would be stronger evidence that the build is slow. The stopped runs of a build
-all have the same value, which says nothing about the noise. So the stopped runs count as one reading, whose weight is
-the sum of their weights. The true level of the build is beyond the bound, at an unknown distance. If a third build has
-a level between good and the bound, the distance determines which of the two steps is larger. So the posterior is
-averaged over several assumed distances.
+**Stopped runs.** A run that was stopped because it took too long gives only a bound of the metric, not the value of the
+metric. The reading of a stopped run enters the model as if its value were the bound. This approximation is cautious:
+the exact likelihood of a value beyond the bound would be stronger evidence that the build is slow. All stopped runs of
+a build have the same value, so this value does not show how noisy runs are. So the stopped runs count as one reading,
+whose weight is the sum of their weights. The true level of the build is worse than the bound, at an unknown distance
+from the bound. If a third build has a level between good and the bound, this distance determines which step is larger:
+from good to the third build, or from the third build to the stopped build. So the posterior is averaged over several
+assumed distances.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +38,7 @@ class TriedBuild:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """All observations; arrays have one entry for each reading, in the order of time."""
+    """All observations of a hunt. Each array has one entry for each reading, sorted by time."""
 
     builds: tuple[int, ...]  # candidates with readings, one candidate for equal binaries, oldest first
     build: NDArray[np.int64]  # index into ``builds``
@@ -62,13 +63,13 @@ class Record:
     spent_runs: int  # number of runs (two for each round) and counts, without runs that other hunts ordered
 
     def build_id(self, candidate: int) -> int:
-        """The smallest candidate with the same binary as ``candidate``; its number identifies the build and the
-        readings.
+        """The smallest number of a candidate with the same binary as ``candidate``. This number identifies the build
+        and its readings.
         """
         return self.build_name.get(candidate, candidate)
 
     def builds_on(self, host: int) -> frozenset[int]:
-        """The candidates that have a build on a host."""
+        """The candidates whose builds are on the host with the number ``host``."""
         return frozenset(
             v for v in (*self.builds, *self.built) if v not in self.hosts_with_build or host in self.hosts_with_build[v]
         )
@@ -78,7 +79,7 @@ class Record:
         return len(self.reading_positions(candidate))
 
     def reading_positions(self, candidate: int) -> NDArray[np.int64]:
-        """The positions of a candidate's readings, in time order, including paired readings that are stored under the
+        """The indexes of a candidate's readings, sorted by time, including readings of pairs that are stored under the
         other build of the pair.
         """
         name = self.build_id(candidate)
@@ -88,8 +89,8 @@ class Record:
         return np.flatnonzero((self.build == row) | (self.partner == row))
 
     def paired_differences(self, first: int, second: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The positions of the paired runs of two builds, in time order, and for each pair the reading of ``first``
-        minus the reading of ``second``.
+        """Two arrays: the indexes of the paired runs of two builds, sorted by time; and for each pair, the reading of
+        ``first`` minus the reading of ``second``.
         """
         rows = [self.builds.index(self.build_id(v)) if self.build_id(v) in self.builds else -2 for v in (first, second)]
         ahead = (self.build == rows[0]) & (self.partner == rows[1])
@@ -98,15 +99,15 @@ class Record:
 
     @cached_property
     def position_on_host(self) -> NDArray[np.int64]:
-        """The position of each reading among the readings of its host; shape (readings,)."""
+        """For each reading, its index among the readings of the same host."""
         turn = np.empty(len(self.host), np.int64)
         for host in np.unique(self.host):
             turn[self.host == host] = np.arange(int((self.host == host).sum()))
         return turn
 
     def are_near(self, readings: NDArray[np.int64], neighbours: NDArray[np.int64], reach: int) -> NDArray[np.bool_]:
-        """For each of ``readings``, whether one of the readings ``neighbours`` is at most ``reach`` readings
-        away on the same host.
+        """For each of ``readings``, whether at least one of the readings ``neighbours`` is on the same host and at most
+        ``reach`` readings earlier or later.
         """
         apart = np.abs(self.position_on_host[readings][:, None] - self.position_on_host[neighbours][None])
         one_host = self.host[readings][:, None] == self.host[neighbours][None]
@@ -134,8 +135,8 @@ class Record:
         return frozenset((*self.builds, *self.built, *self.build_name))
 
     def builds_with_warm_cache(self, cold_builds: int) -> list[TriedBuild]:
-        """The successful builds, except the ``cold_builds`` first builds in each compiler cache, because the cache was
-        nearly empty.
+        """The successful builds, except the first ``cold_builds`` builds with each compiler cache, during which the
+        cache was nearly empty.
         """
         works = [attempt for attempt in self.attempts if attempt.works]
         if self.caches:
@@ -143,7 +144,8 @@ class Record:
         return works[cold_builds * self.building_host_count :]
 
     def build_cost_in_runs(self, default: float) -> float:
-        """The median cost of a successful build, expressed in runs; ``default`` if this hunt has no such build yet."""
+        """The median duration of a successful build, divided by the median duration of a run; ``default`` if this hunt
+        has no successful build yet."""
         builds = (
             self.builds_with_warm_cache(2)
             or self.builds_with_warm_cache(1)
@@ -197,9 +199,8 @@ def arrange_observations(observations: Sequence[Observation], policy: Policy, ba
                     if item.candidate not in built:  # if the candidate was built, a run failed, not the build
                         attempts.append(_tried_build(item, built))
     readings = [r for r in readings if _partner_name(r, same) != same.get(r.candidate, r.candidate)]
-    names = np.array(
-        [(same.get(r.candidate, r.candidate), _partner_name(r, same)) for r in readings], np.int64
-    ).reshape(-1, 2)
+    pairs = [(same.get(r.candidate, r.candidate), _partner_name(r, same)) for r in readings]
+    names = np.array(pairs, np.int64).reshape(-1, 2)
     builds = np.unique(names[names >= 0])
     value = np.array([r.value for r in readings], np.float64)
     sign = _orientation(policy.direction, value, names, same.get(bad, bad))
@@ -232,7 +233,8 @@ def _tried_build(item: Built | Skipped, built: Collection[int]) -> TriedBuild:
 
 
 def _note_equal_binaries(same: dict[int, int], first: int, second: int) -> None:
-    """Record in ``same`` that two candidates have the same binary. The smallest candidate with this binary names it."""
+    """Record in ``same`` that two candidates have the same binary. The smallest candidate number with this binary
+    identifies the binary."""
     names = {same.get(first, first), same.get(second, second)}
     least = min(names)
     for candidate in (*names, *(c for c, name in same.items() if name in names)):
@@ -264,11 +266,12 @@ BEYOND = (1.0, 3.0)  # assumed distances of stopped runs beyond their bounds, in
 
 
 def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, float]:
-    """The record with one reading in place of all stopped runs of a build on a host; the weights of the readings; and
+    """The record in which one reading replaces all stopped runs of a build on a host; the weights of the readings; and
     the excess weight.
 
-    The excess weight is the sum of (weight - 1) over the united readings with a weight above 1. This part of the weight
-    says nothing about the noise.
+    The excess weight is the sum of (weight - 1) over the readings that replace stopped runs and have a weight above 1.
+    The estimate of the noise must not count the excess weight as readings, because all stopped runs have the same
+    value.
     """
     if not record.bound.any():
         return record, weight, 0.0
@@ -287,7 +290,7 @@ def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, fl
 
 
 def move_stopped_runs(record: Record, distance: float) -> Record:
-    """The record in which the metric of each stopped run is ``distance`` log units worse than its bound."""
+    """The record in which the log metric of each stopped run is worse than its bound by ``distance``."""
     return replace(record, value=record.value + record.sign * record.bound * distance)
 
 

@@ -1,15 +1,16 @@
-"""The ratio of the metric of one build to the metric of another build, with a 95 % interval.
+"""Computes the ratio of the metric of one build to the metric of another build, with a 95 % interval.
 
-Every ratio that a view, a report or a verdict shows is computed in this module, from the same fit of the readings as in
-the search. Several models of the noise are possible. Under each model, a difference of levels has Student's t
-distribution, whose degrees of freedom come from the readings alone. These distributions are averaged, weighted by the
-posterior probabilities of the models. The interval of a ratio excludes 2.5 % of the average distribution at each end;
-the ratio that is shown is the median.
+This module computes every ratio that a view, a report or a verdict shows, with the same statistical model as the
+search. Several models of the noise are possible. Under each model, a difference of levels has Student's t distribution,
+whose degrees of freedom come from the readings alone. These distributions are averaged, weighted by the posterior
+probabilities of the models. The interval of a ratio excludes 2.5 % of the average distribution at each end; the ratio
+that is shown is the median.
 
-But the prior assumptions of the search are not used, so that the interval is as wide as the readings alone require. The
-priors of the noise of a run and of the difference between two hosts are flat, and the drift of a host and the effects
-of visits may be larger than in the search. The ratio compares two builds, including their code placement; only
-decisions separate the effect of code placement from the effect of the source (analysis.py).
+Unlike the search, this module makes no prior assumptions about sizes, so the interval is as wide as the readings alone
+require. The prior distributions of the noise of a run and of the difference between two hosts are flat, and larger
+drifts of a host and larger effects of visits are possible than in the search. The ratio includes the effect of the
+different code placement of the two builds. The search separates this effect from the effect of the source code
+(analysis.py).
 """
 
 import math
@@ -36,8 +37,8 @@ PROBABILITIES = (0.025, 0.5, 0.975)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuildSpeeds:
-    """The levels of M builds under each of H models of the noise, computed from the readings without the prior
-    assumptions of the search.
+    """The levels of builds (the true means of their readings) under each model of the noise, computed from the readings
+    without the prior assumptions of the search.
     """
 
     record: Record
@@ -51,9 +52,8 @@ class BuildSpeeds:
     def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:
         """The ratio of the metric of each of ``builds`` to the metric of ``baseline``.
 
-        The interval is from 0 to infinity if no run of any build was repeated, or if the two builds cannot be
-        compared. If runs of one build were stopped as too slow, the interval of its ratio is bounded on one side
-        only.
+        The interval is from 0 to infinity if no run of any build was repeated, or if the two builds cannot be compared.
+        If runs of one build were stopped because they were too slow, the interval is bounded on one side only.
         """
         rows = [self.record.builds.index(self.record.build_id(build)) for build in builds]
         origin = self.record.builds.index(self.record.build_id(baseline))
@@ -77,13 +77,13 @@ class BuildSpeeds:
         ]
 
     def ratio(self, build: int, baseline: int) -> Interval:
-        """The metric of ``build`` relative to ``baseline``."""
+        """The metric of ``build`` divided by the metric of ``baseline``."""
         return self.ratios([build], baseline)[0]
 
 
 def with_open_bounds(ratio: Interval, build_side: int, baseline_side: int) -> Interval:
-    """The interval of the ratio; if stopped runs make a bound unknown, the lower bound is 0, or the upper bound is
-    infinite.
+    """The interval of the ratio, with a lower bound of 0 or an infinite upper bound if stopped runs make this bound
+    unknown.
 
     ``build_side`` and ``baseline_side`` say where the true level of each build is: -1 below its readings, +1 above its
     readings, 0 if no bound is unknown.
@@ -120,9 +120,8 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
     freedom = float(fitted.weight[~only].sum()) + int(only.sum()) - spent
     freedom = max(freedom - fitted.repeated, 1.0) if len(record.value) - fitted.repeated > spent else 0.0
     squares = squares + EXACT**2
-    evidence = np.log(fitted.prior) - 0.5 * (
-        fitted.log_det + np.linalg.slogdet(information)[1] + freedom * np.log(squares)
-    )
+    deviance = fitted.log_det + np.linalg.slogdet(information)[1] + freedom * np.log(squares)
+    evidence = np.log(fitted.prior) - 0.5 * deviance
     probability = np.exp(evidence - log_sum_exp(evidence))
     probable = probability > NEGLIGIBLE
     covariance = covariance[probable][:, :builds, :builds].copy()
@@ -135,9 +134,9 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
 def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
     """For each build, the builds with which it can be compared.
 
-    By interleaved runs, two builds can be compared if one host has run both builds, because hosts differ in speed. By
-    paired runs, two builds can be compared if they were paired with each other, because rounds differ. Two builds that
-    can be compared with a third build can also be compared with each other.
+    If the runs are interleaved, two builds can be compared if both were run on the same host, because hosts differ in
+    speed. If the runs are paired, two builds can be compared if they were paired with each other, because the speed
+    differs between rounds. Two builds that can be compared with a third build can also be compared with each other.
     """
     alone = record.partner < 0
     groups: list[set[int]] = []
@@ -159,10 +158,11 @@ def candidate_ratios(
     the bad end.
 
     The result does not include the good end, candidates with the same binary as the good end, and candidates that
-    cannot be compared with the good end. ``host_classes`` has the class of each host, by the number of the host. If
-    there are several classes, the ratio of a candidate is its ratio on the leading class (``shown_host_class``), or,
-    if the candidate has no runs on the leading class, its ratio on another class. A candidate with paired runs or runs
-    in randomized layouts is compared by these runs if the good end has runs of the same kind.
+    cannot be compared with the good end. ``host_classes`` has the host class (group of hosts of the same model) of each
+    host, by the number of the host. If there are several host classes, a candidate's ratio is its ratio on the host
+    class that ``shown_host_class`` chooses, or on another host class if the candidate has no runs on the chosen host
+    class. If a candidate and the good end both have paired runs, or runs in randomized layouts, these runs determine
+    the ratio.
     """
     by_way = split_by_measurement_kind(observations) if model is USUAL else iter([(model, observations)])
     ratios: dict[int, Interval] = {}
@@ -174,16 +174,13 @@ def candidate_ratios(
 def split_by_measurement_kind(
     observations: Sequence[Observation],
 ) -> Iterator[tuple[NoiseModel, Sequence[Observation]]]:
-    """The noise model and the observations for each kind of runs: interleaved or paired, in the usual layout or in
-    randomized layouts.
+    """For each kind of runs (interleaved or paired, in the usual layout or in randomized layouts), the noise model and
+    the observations of this kind.
     """
     for fresh, model in ((False, USUAL), (True, RANDOMIZED_LAYOUTS)):
         for rounds in (False, True):
-            alike = [
-                item
-                for item in observations
-                if not isinstance(item, Reading) or item.measurement_kind == (fresh, rounds)
-            ]
+            kind = fresh, rounds
+            alike = [item for item in observations if not isinstance(item, Reading) or item.measurement_kind == kind]
             if any(isinstance(item, Reading) for item in alike):
                 yield model.for_paired_runs if rounds else model, alike
 
@@ -191,7 +188,8 @@ def split_by_measurement_kind(
 def _ratios_of_classes(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str], model: NoiseModel
 ) -> Mapping[int, Interval]:
-    """The ratio of the metric of each build to the metric of the good end, from one kind of runs on all host classes."""
+    """For each build, the ratio of its metric to the metric of the good end, from runs of one kind on all host
+    classes."""
     by_class = []
     for name in dict.fromkeys(host_classes) or ("",):
         members = {number for number, host_class in enumerate(host_classes) if host_class == name}
@@ -204,8 +202,8 @@ def _ratios_of_classes(
 
 
 def shown_host_class(ratios: Sequence[Interval | None]) -> int:
-    """The index of the host class whose ratio is shown for all classes: the first class with a clear difference, or
-    the first measured class.
+    """The index of the host class whose ratio is shown to the user: the first host class on which the ratio clearly
+    differs from 1, or else the first measured host class.
     """
     measured = [index for index, ratio in enumerate(ratios) if ratio is not None and ratio.has_known_bound]
     clear = [index for index in measured if ratios[index].excludes_one]  # type: ignore[union-attr]
@@ -213,14 +211,14 @@ def shown_host_class(ratios: Sequence[Interval | None]) -> int:
 
 
 def strongest_ratio(ratios: Sequence[Interval]) -> Interval:
-    """The ratio furthest from 1 among the ratios on several host classes; ratios whose intervals contain 1 are
-    considered only if all intervals contain 1.
+    """The ratio that is furthest from 1 among ratios whose intervals exclude 1; if the intervals of all ratios contain
+    1, the ratio furthest from 1.
     """
     return max(ratios, key=lambda ratio: (ratio.excludes_one, abs(math.log(ratio.middle))))
 
 
 def _ratios_in_class(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
-    """The ratio of the metric of each build to the metric of the good end, on the hosts of one class."""
+    """For each build, the ratio of its metric to the metric of the good end, on the hosts of one host class."""
     record = arrange_observations(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:
         return {}
@@ -235,8 +233,8 @@ def _ratios_in_class(observations: Sequence[Observation], bad: int, model: Noise
 def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:
     """The ratio of the metric of a candidate to the metric of a parent; None if the builds cannot be compared.
 
-    The ratio is from one kind of runs, of which both builds have at least two readings. The kinds in order of
-    preference: paired runs in randomized layouts, interleaved runs in randomized layouts, paired runs in the usual
+    The ratio is computed from runs of one kind: the first of the following kinds of which both builds have at least two
+    readings: paired runs in randomized layouts, interleaved runs in randomized layouts, paired runs in the usual
     layout, interleaved runs in the usual layout.
     """
     record, model = None, USUAL

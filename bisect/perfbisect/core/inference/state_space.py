@@ -63,9 +63,8 @@ class HostSpeeds:
         drift = remaining * self.drift[row[0], law]
         offset_part = (np.arange(1, len(self.hosts)) == row[0]) - drift[builds:]  # coefficients of the offsets
         error = float(offset_part @ self.offset_error[law] @ offset_part)
-        return drift[:builds] + offset_part @ self.offset[law], remaining**2 * float(
-            self.drift_error[row[0], law]
-        ) + error
+        drift_error = remaining**2 * float(self.drift_error[row[0], law])
+        return drift[:builds] + offset_part @ self.offset[law], drift_error + error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +103,7 @@ class LevelFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """The levels of M builds under H laws of noise; variances are in units of s², the variance of a run under the law."""
+    """The levels of M builds under H laws of noise; variances are in units of s², a run's variance under the law."""
 
     model: NoiseModel
     mean: Array  # (H, M)
@@ -161,16 +160,13 @@ def fit_levels(record: Record, weight: Array, model: NoiseModel = USUAL) -> Leve
     groups = _group_readings(record, weight)
     visits = model.visits if groups.repeated else ((0.0, 1.0),)
     laws = [*product(model.drifts, visits)]
-    further = [
-        *product(model.large_drifts, visits),
-        *product(model.drifts, model.large_visits if groups.repeated else ()),
-    ]
+    large_visits = model.large_visits if groups.repeated else ()
+    further = [*product(model.large_drifts, visits), *product(model.drifts, large_visits)]
     columns = [(drift, memory * pace, visit, p * q) for (drift, memory, p), (visit, q) in laws + further]
     drift, memory, visit, prior = (np.array(column) for column in zip(*columns, strict=True))
     if not model.paired:
-        prior = np.where(
-            drift == 0, prior * min(1.0, model.calm_noise / _sd_within_builds(record, weight, repeated, model)), prior
-        )
+        calmness = model.calm_noise / _sd_within_builds(record, weight, repeated, model)
+        prior = np.where(drift == 0, prior * min(1.0, calmness), prior)
     white, log_det, state, spread = _whiten_readings(groups, builds, drift, memory, visit, model.host_offset)
     y, x = white[:, :, 0], white[:, :, 1:]
     information = np.swapaxes(x, 1, 2) @ x
@@ -221,16 +217,14 @@ def _sd_within_builds(record: Record, weight: Array, repeated: float, model: Noi
     centre = np.bincount(record.build, weight * record.value) / total
     squares = float((weight * (record.value - centre[record.build]) ** 2).sum())
     free = float(weight.sum()) - repeated - len(total)
-    return float(
-        np.sqrt((squares + model.guess_weight * model.guessed_noise**2) / (max(free, 0.0) + model.guess_weight))
-    )
+    variance = (squares + model.guess_weight * model.guessed_noise**2) / (max(free, 0.0) + model.guess_weight)
+    return float(np.sqrt(variance))
 
 
 def _group_readings(record: Record, weight: Array) -> _ReadingGroups:
     order = np.lexsort((record.at, record.host))  # by host: a reading of another host does not end a visit
-    build, partner, visit, host = (
-        column[order] for column in (record.build, record.partner, record.visit, record.host)
-    )
+    columns = record.build, record.partner, record.visit, record.host
+    build, partner, visit, host = (column[order] for column in columns)
     new = np.ones(len(order), bool)
     new[1:] = np.any([np.diff(column) != 0 for column in (build, partner, visit, host)], axis=0)
     group = np.cumsum(new) - 1

@@ -1,21 +1,23 @@
-"""Chooses the next measurement by its expected bits of information about the culprit, divided by its cost.
+"""Chooses the next measurement: the measurement with the most expected bits of information about the culprit for its
+cost.
 
-An option is a number of runs of a candidate, and a number of reference runs, which show the drift of the host. The
-candidates are all measured builds, including the ends, and those candidates without readings that split the most
-probable hypotheses best. The score of an option is its expected bits / (cost of the build^0.7 + runs), with the cost in
-runs. The exponent lowers the cost of a build, because a choice that looks only one step ahead would otherwise measure
-existing builds too often.
+An option is a possible measurement: a number of runs of a candidate, and a number of reference runs, which show the
+drift of the host. The candidates that are considered are all measured builds, including the ends, and the unmeasured
+candidates that split the most probable hypotheses best. The score of an option is B / (C^0.7 + R): B is the expected
+bits of information, R the number of all its runs, and C the cost of its build as a number of runs. The exponent 0.7
+lowers the cost of a build. Without the exponent, the search would measure existing builds too often, because the score
+looks only one measurement ahead.
 
-If builds are made in advance on build hosts, the cost of a build in progress is the time until the build is finished.
-Until the build is finished, a host measures existing builds, if such measurements promise enough bits.
+If build hosts make builds in advance, the cost of a build in progress is the time until the build is finished. While a
+host waits for a build, the host measures existing builds if these measurements promise enough bits of information.
 
 A candidate splits the range into two sets: the candidate with its ancestors, and all other candidates. The best
 candidate to build is the candidate whose two sets are most nearly equally probable to contain the culprit. A hypothesis
-is a class of candidates that the measured builds do not distinguish. Each of the most probable hypotheses adds two
-options: its candidate that splits all probabilities most evenly, and the candidate that splits the probability of the
-hypothesis most evenly. Candidates whose builds are likely to fail have a lower score. If other hosts are measuring
-candidates, the range is first cut at these candidates, and a split is judged in each part, so that a host does not
-repeat the split of another host."""
+says that the culprit is in a certain group of candidates, which no measured build separates. Each of the most probable
+hypotheses adds two candidates of its group: the candidate that splits the probabilities of the whole range most evenly,
+and the candidate that splits the probability of the group most evenly. Candidates whose builds are likely to fail have
+a lower score. If other hosts are measuring candidates, these candidates first cut the range into pieces, and the
+evenness of a split is summed over the pieces, so that a host does not repeat the split of another host."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -43,10 +45,10 @@ SPLIT_HYPOTHESES = 4  # number of the most probable classes of candidates, each 
 def best_splits(
     analysis: Analysis, build_chance: Array, busy: Collection[int], among: Collection[int] | None = None
 ) -> list[int]:
-    """The candidates without readings that split the most probable hypotheses best.
+    """The unmeasured candidates that best split the groups of candidates that most probably contain the culprit.
 
-    ``build_chance``, of shape (size,), is the probability that each candidate can be built. ``busy`` are the candidates
-    that other hosts are measuring now. If ``among`` is given, only candidates of ``among`` are returned."""
+    ``build_chance`` is, for each candidate, the probability that the candidate can be built. ``busy`` are the
+    candidates that other hosts are measuring now. If ``among`` is given, only candidates of ``among`` are returned."""
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     is_open = build_chance > 0
     is_open[list(record.builds)] = False
@@ -84,7 +86,8 @@ def best_splits(
 
 
 def _range_pieces(groups: Hypotheses, busy: Collection[int]) -> list[NDArray[np.bool_]]:
-    """The parts into which the ``busy`` candidates cut the range; each part is a mask of candidates, of shape (size,)."""
+    """The pieces into which the ``busy`` candidates cut the range; each piece is a boolean array with an entry for each
+    candidate."""
     cells = [np.ones(len(groups.class_of), bool)]
     for candidate in sorted(busy):
         below = groups.ancestry.ancestors(candidate)
@@ -119,10 +122,10 @@ class Choice:
 
 
 def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: float = math.inf) -> Choice | None:
-    """The best measurement on ``host``; None if nothing can be measured.
+    """The measurement on ``host`` with the most expected bits for its cost; None if nothing can be measured.
 
-    A candidate is left out if another host measures it now, except as a reference. If ``max_runs`` is finite, the
-    returned measurement needs no build and has at most ``max_runs`` runs."""
+    Candidates that another host measures now are left out, except candidates that the other host measures only as a
+    reference. If ``max_runs`` is finite, the returned measurement needs no build and has at most ``max_runs`` runs."""
     build_runs, busy = now.build_cost_in_runs, now.fleet.candidates_of_interest
     record, levels, groups, posterior = analysis.record, analysis.levels, analysis.hypotheses, analysis.posterior
     chance = chance_to_build(groups.ancestry, record.skipped, record.built_on_any_host, record.left_out)
@@ -177,10 +180,10 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
 
 
 def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> Measure | None:
-    """The measurement that ``host`` makes while build hosts make builds.
+    """The work order (the next measurement) for ``host`` while build hosts make builds.
 
-    The result is None if no existing build promises enough bits, or if a build will be finished before the end of one
-    run."""
+    The result is None if no existing build promises enough bits of information, or if a build will be finished before
+    the end of one run."""
     wait = min(times_left(now).values(), default=0.0)
     choice = best_measurement(analysis, now, host, wait) if wait >= 1 else None
     first_rate = _first_step_rate(analysis.ends.drop, analysis.posterior, now.build_cost_in_runs)
@@ -190,8 +193,8 @@ def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> 
 
 
 def _unmeasured_options(analysis: Analysis, now: Situation, build_chance: Array, *, only_built: bool) -> list[int]:
-    """The candidates without readings that may be measured: builds that build hosts made in advance; the best splits
-    among the builds of other workloads; and the best splits among all candidates.
+    """The unmeasured candidates to consider: builds that build hosts made in advance, the candidates from
+    ``best_splits`` among the builds of other workloads, and the candidates from ``best_splits`` among all candidates.
 
     If the budget allows no new build, only existing builds and builds in progress are returned."""
     record, in_flight, subjects = analysis.record, now.fleet.candidates_in_build, now.fleet.candidates_of_interest
@@ -208,12 +211,12 @@ def _unmeasured_options(analysis: Analysis, now: Situation, build_chance: Array,
 
 
 def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, Array]:
-    """The expected drift of a host in a visit ``gap`` minutes after the last reading, and its variance in units of s²,
-    the variance of the noise of one run.
+    """The expected drift of a host in a visit (one start of the server) ``gap`` minutes after the last reading, and the
+    variance of this drift, divided by the variance of the noise of one run.
 
-    The expected drift is a linear function of the levels of the M builds; the first array, of shape (M,), has the
-    coefficients (see ``HostSpeeds.host_speed``). The second array, of shape (B,), has the variance of the mean drift
-    during each of B batches, which differ in their numbers of runs and references."""
+    The expected drift is a linear function of the levels of the measured builds; the first array has a coefficient for
+    each build (see ``HostSpeeds.host_speed``). The second array has, for each combination of a number of runs and a
+    number of reference runs, the variance of the mean drift during these runs."""
     levels, law, pace = analysis.levels, analysis.posterior.fit.law, analysis.record.median_run_seconds / 60
     memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]  # minutes
     size = max(float(levels.drift[law] ** 2), float(levels.probability @ levels.drift**2))
@@ -227,13 +230,13 @@ def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, A
 def _scores_of_interleaved_runs(
     prediction: Prediction, cost: Array, likely: Array, drift: Array, variance: Array, references: Array
 ) -> Array:
-    """The scores of interleaved runs: expected bits divided by the cost in runs, of shape (options, batches).
+    """The score (expected bits for each run) of each option (row) with each number of interleaved runs (column).
 
-    ``cost``, of shape (options, 2), is the cost in runs of missing builds: column 0 for the candidate, column 1 for its
-    references. ``likely``, of shape (options,), is the probability that the candidate can be built. ``references``, of
-    shape (options, M), is the weight of each of the M builds in the mean of an option's reference runs. The speed of
-    the host is estimated from earlier readings and from the references; each estimate is weighted by its precision.
-    ``drift``, of shape (options, M), and ``variance``, of shape (options, batches), are results of ``_expected_drift``.
+    Each argument has a row for each option. ``cost`` is the cost, in runs, of missing builds: column 0 for the
+    candidate, column 1 for its reference builds. ``likely`` is the probability that the candidate can be built.
+    ``references`` has the weight of each measured build (column) in the mean of the reference runs. The host's speed is
+    estimated from earlier readings and reference runs, both weighted by their precision. ``drift`` and ``variance`` are
+    results of ``_expected_drift``.
     """
     count = BATCH_REFERENCES
     # Share of the variance of the drift that the reference runs remove.
@@ -249,11 +252,11 @@ def _scores_of_interleaved_runs(
 def _scores_of_paired_runs(
     prediction: Prediction, cost: Array, likely: Array, references: Sequence[Sequence[int]], builds: int
 ) -> tuple[NDArray[np.int64], Array]:
-    """Two arrays: the row of each option's better reference build, of shape (options,); and the scores of paired runs,
-    expected bits divided by the cost in runs, of shape (options, batches).
+    """Two arrays: for each option, the row of the better reference build; and the score (expected bits divided by the
+    cost in runs) of each option (row) with each number of paired runs (column).
 
-    A pair of runs consists of a run of the candidate and a run of one of its references. ``references`` has one or two
-    rows of builds for each option; ``builds`` is the number of builds with readings."""
+    A pair consists of a run of the candidate and a run of one of its reference builds. ``references`` has, for each
+    option, the row numbers of one or two reference builds; ``builds`` is the number of builds with readings."""
     scores = []
     for side in (0, -1):
         partner = np.array([pair[side] for pair in references])
@@ -275,10 +278,10 @@ ENDS_AND_PROOF, CLEAR, MOST_FIXED_RUNS = 12.0, 6.0, 80.0
 
 
 def expected_runs(candidates: int, drop: float, noise: float, build_runs: float) -> float:
-    """The expected number of runs of a hunt, for the ends, the search and the proof.
+    """The expected number of runs of a hunt: the sum over the runs of the ends, of the search and of the proof.
 
-    ``drop`` is a fraction (0.05: 5 %), ``noise`` the standard deviation of a run as a fraction; both are above 0. A
-    build costs ``build_runs`` runs."""
+    ``drop`` is the size of the drop as a fraction (0.05 is 5 %). ``noise`` is the standard deviation of a run as a
+    fraction. ``drop`` and ``noise`` are above 0. A build takes as long as ``build_runs`` runs."""
     size = -math.log1p(-drop) / noise
     gain = label_information(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT_SD / noise) ** 2 + 1 / RUNS))
     best = int((gain / (build_runs**BUILD_EXPONENT + RUNS)).argmax())
@@ -293,11 +296,11 @@ SIZES, FIRST, PLACEMENT_EFFECT, HOUR = (0.003, 0.004, 0.005, 0.006, 0.008, 0.01,
 
 
 def detectable_effect(now: Situation) -> float:
-    """The smallest change that a hunt can probably find within its time budget (without a time budget: an hour), as a
-    fraction.
+    """The smallest change, as a fraction, that a hunt can probably find within its time budget, or within an hour if
+    there is no time budget.
 
-    The noise is the standard deviation of a run, estimated from the first runs of both ends. The result is at most the
-    policy's ``min_effect``; until the ends have enough runs, the result is ``min_effect``."""
+    The noise of a run is estimated from the first runs of good and bad. The result is at most the policy's
+    ``min_effect``. Until good and bad have enough runs, the result is ``min_effect``."""
     policy, name, ends = now.policy, now.record.build_id, (0, now.record.build_id(now.bad))
     of_ends = [run for run in now.readings if not (run.layout or run.host) and name(run.candidate) in ends]
     turns = [[run for run in of_ends if run.partner is None and name(run.candidate) == end][:FIRST] for end in ends]
@@ -325,12 +328,12 @@ def detectable_effect(now: Situation) -> float:
 
 def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: float) -> bool:
     """Whether the hunt should end, because ``choice``, the best next measurement, promises too few bits for its cost. A
-    hunt ends if the expected bits of ``choice`` are almost 0. A hunt also ends if its expected cost is several times
-    the cost of a usual search for a change of this size: then no single culprit explains the levels, or the change is
-    smaller than it seemed, and more runs do not help. The expected cost is computed from the missing bits and the bits
-    for each run of ``choice``. The limit of the cost is lower if ``choice`` measures a build again, or if it is
-    uncertain whether there is a change. If no build is allowed any more, a hunt also ends once a class of several
-    candidates has the ``required`` probability, because runs of existing builds cannot split the class."""
+    hunt ends if ``choice`` promises almost no information. A hunt also ends if its expected cost is several times the
+    usual cost of a search for a change of this size. In such a hunt, no single culprit explains the levels, or the
+    change is smaller than it seemed. The expected cost is computed from the bits that a verdict still needs. The limit
+    of the cost is lower if ``choice`` measures a build again, or if a change is uncertain. If no new build is allowed,
+    a hunt also ends once several candidates that no build separates have the ``required`` probability, because more
+    runs cannot separate these candidates."""
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     build_runs = now.build_cost_in_runs
     repeats = choice.order.plan[0].candidate in record.builds
@@ -365,8 +368,8 @@ def _entropy_bits(probabilities: Array) -> float:
 
 
 def _first_step_rate(drop: float, posterior: Posterior, build_runs: float) -> float:
-    """The score (bits for each run) of the first measurement of a search for a ``drop`` in log units, on a host without
-    drift."""
+    """The bits of information for each run that the first measurement of a search promises, if the search is for a drop
+    of ``drop`` log units on a host without drift."""
     square = max(drop / posterior.fit.s, SMALLEST_SHIFT) ** 2 / (2 * posterior.fit.layout + 1 / RUNS)
     gain = label_information(np.full(len(RUNS), 0.5), square)
     return max(float((gain / (build_runs**BUILD_EXPONENT + RUNS)).max()), 1e-9)
@@ -375,10 +378,10 @@ def _first_step_rate(drop: float, posterior: Posterior, build_runs: float) -> fl
 def _reference_builds(
     record: Record, groups: Hypotheses, posterior: Posterior, rows: Sequence[int], on_host: Collection[int]
 ) -> list[list[int]]:
-    """The rows of the reference builds of each candidate; ``rows`` has the row of each candidate, or -1 if the
-    candidate has no readings. The reference builds are a certainly fast and a certainly slow build, each the nearest to
-    the uncertain part of the range, because a later proof needs these builds, too. Builds that already exist on the
-    host (``on_host``) are preferred."""
+    """The row numbers of the reference builds of each candidate. ``rows`` has the row number of each candidate, or -1
+    if the candidate has no readings. One reference build is almost certainly fast, the other is almost certainly slow.
+    Each is the nearest such build to the uncertain part of the range, because a later proof needs these builds, too.
+    Builds that already exist on the host (``on_host``) are preferred."""
     belief = groups.slow @ posterior.culprit
     runs = np.array([record.run_count(build) for build in record.builds])
     usable = [row for row, build in enumerate(record.builds) if build not in record.skipped]
@@ -392,6 +395,6 @@ def _reference_builds(
 
 
 def _divided_runs(record: Record, references: list[int], runs: int) -> list[PlannedRuns]:
-    """A total of ``runs`` reference runs, divided between the reference builds."""
+    """A plan of ``runs`` reference runs in total, divided between the reference builds."""
     counts = [(runs + 1) // 2, runs // 2] if len(references) == 2 else [runs]
     return [PlannedRuns(record.builds[row], count) for row, count in zip(references, counts, strict=False) if count]

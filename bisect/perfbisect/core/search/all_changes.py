@@ -1,13 +1,13 @@
 """Searches for every change of a range that is at least the smallest change of interest: first for the largest change,
 then for changes in the subranges before and after each change.
 
-If a change is named, the commits before the change and the commits after the change are subranges. Most ends of such
-subranges are already measured. A subrange is halved if its ends do not differ, or if no single change explains the
-difference. By halving subranges, the search also finds changes that cancel each other. A subrange is not halved if it
-is smaller than an eighth of the range, because each halving needs a build of a commit in the middle. If exact counts of
-instructions have named a change, no subrange is halved, because the counts show that any remaining change is too small.
-If commits cannot be built, the commits before and the commits after these commits are also subranges. The verdict lists
-the subranges whose search was inconclusive.
+If a change is named, the commits before the change and the commits after the change are subranges. Usually both ends of
+these subranges are already measured. A subrange is halved if its ends do not differ, or if no single change explains
+the difference. By halving subranges, the search also finds changes that cancel each other. A subrange is not halved if
+it is smaller than an eighth of the range, because halving needs a build of the commit in the middle. If the search
+named a change by exact counts of instructions, no subrange is halved, because the counts show that any remaining change
+is smaller than the smallest change of interest. If commits cannot be built, the commits before and the commits after
+these commits are also subranges. The verdict lists the subranges whose search was inconclusive.
 """
 
 import math
@@ -74,8 +74,9 @@ class _Results:
 
     @property
     def spent_budget(self) -> Reason:
-        """The limit of the budget that was reached; if none was reached, ``BUILDS_SPENT``, because an order that needs
-        a build was refused."""
+        """The limit of the budget that was reached; if none was reached, ``BUILDS_SPENT``, because a work order that
+        needs a build was refused.
+        """
         return self.now.budget.reached_limit or Reason.BUILDS_SPENT
 
     @property
@@ -96,7 +97,9 @@ def decide_changes(now: Situation) -> Decision:
 
 
 def decide_all_changes(now: Situation) -> Decision:
-    """The decision of a hunt for all changes: the next order, or the verdict."""
+    """The decision of a hunt for all changes: the next work order (the description of the next measurement), or the
+    verdict.
+    """
     results, budget = _Results(now), now.budget
     largest = _largest_change(now)
     if isinstance(largest.order, NotReproduced):  # final if the binaries are equal, or without a commit between
@@ -107,9 +110,8 @@ def decide_all_changes(now: Situation) -> Decision:
         return largest
     policy = replace(now.policy.unlimited(), direction=Direction.ANY)
     is_one_class = len(now.prior.classes) == 1
-    of_subranges = replace(
-        now, policy=policy, prior=replace(now.prior, noise=largest.belief.noise) if is_one_class else now.prior
-    )
+    prior = replace(now.prior, noise=largest.belief.noise) if is_one_class else now.prior
+    of_subranges = replace(now, policy=policy, prior=prior)
     pending = [_Span(0, now.bad)]
     searched: set[_Span] = set()
     while pending:
@@ -160,7 +162,7 @@ def _remaining_change_is_small(part: Situation) -> bool:
     """Whether exact counts of the ends of a subrange show that any remaining change is below the smallest change of
     interest.
 
-    Further counts of the ends would show the same, because exact counts repeat.
+    More counts of the ends would not change the result, because each count of a build gives the same number.
     """
     record = part.record
     if not part.model.exact or len(part.prior.classes) > 1 or not (record.run_count(0) and record.run_count(part.bad)):
@@ -178,9 +180,8 @@ def _settle_subrange(
         case Found(step):
             effects = tuple(effect for effect in step.effects if not effect.ends)  # without effects of the step's ends
             candidate, parents = int(part.nodes[step.candidate]), part.candidates_of(step.parents)
-            return _note_step(
-                results, part, replace(step, candidate=candidate, parents=parents, effects=effects), evidence
-            )
+            in_range = replace(step, candidate=candidate, parents=parents, effects=effects)
+            return _note_step(results, part, in_range, evidence)
         case Inconclusive(reason=reason) if reason not in STUCK and (noted := _noted_step(results, part)):
             return _spans_around_step(results, part, noted)
         case Inconclusive():
@@ -208,8 +209,9 @@ def _settle_subrange(
 
 
 def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
-    """The two halves of a subrange. The list is empty if the subrange is too small to be halved; the result is None if
-    the budget does not allow a measurement of the commit in the middle."""
+    """The two halves of a subrange; an empty list if the subrange is too small to be halved, and None if the budget
+    does not allow a measurement of the commit in the middle.
+    """
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
     if results.now.model.exact and results.steps:
@@ -221,11 +223,8 @@ def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
         return []
     # The middle is the candidate that was measured first, so that the halves stay the same. (The chances to build
     # change with each attempt.)
-    middle = min(
-        (v for v in central if record.run_count(v)),
-        key=lambda v: int(record.reading_positions(v)[0]),
-        default=central[0],
-    )
+    measured = (v for v in central if record.run_count(v))
+    middle = min(measured, key=lambda v: int(record.reading_positions(v)[0]), default=central[0])
     if not record.run_count(middle) and not now.budget.allows(Measure((PlannedRuns(middle, 1),), Purpose.SEARCH)):
         return None
     return [_Span(middle, part.bad), _span_before(results, part, middle)]
@@ -235,9 +234,9 @@ def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequen
     """The subranges around a group of failed commits: after the nearest newer build that was measured, before the
     nearest older build that was measured, and between these two builds.
 
-    The group consists of the first of ``candidates`` and of all candidates that no measured build distinguishes from
-    the first. ``candidates`` are nodes of the subrange, most probable first. The list is empty if the two nearest
-    builds are the ends of the subrange.
+    ``candidates`` are nodes of the subrange, most probable first. The group of failed commits consists of the most
+    probable candidate and of all candidates that no measured build distinguishes from this candidate. The list is empty
+    if the two nearest measured builds are the ends of the subrange.
     """
     now, record, reach = results.now, results.now.record, ancestry_of(part.graph)
     last = part.graph.size - 1
@@ -257,7 +256,7 @@ def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequen
 
 
 def _unfinished(results: _Results, part: Subrange, decision: Decision) -> Inconclusive:
-    """The verdict on a subrange if the budget does not allow the next order of its search."""
+    """The verdict on a subrange if the budget does not allow the next work order of the subrange's search."""
     policy, belief = results.now.policy, decision.belief
     if not decision.evidence or belief.change < LIKELY:
         return no_suspect(results.spent_budget, policy, belief.effect if decision.evidence else UNKNOWN)
@@ -271,8 +270,9 @@ def _note_step(
     """Store a step in ``results``. The verdict names the step if it is large enough, or if ``is_named`` is true.
 
     Returns the subranges before and after the step. In a history with branches, subranges other than ``part`` may also
-    contain the step. Such a subrange is divided at the step if the search of the subrange was inconclusive; or if its
-    ends are equally fast, because another change in the subrange must then cancel the step.
+    contain the step. Another subrange that contains the step is divided at the step if the search of this subrange was
+    inconclusive, or if its ends are equally fast. If its ends are equally fast, another change in this subrange must
+    cancel the step.
     """
     if step.candidate not in results.noted:
         proven = strongest_ratio(evidence)
@@ -317,8 +317,9 @@ def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
 
 
 def _verdict(results: _Results, largest: Decision) -> Verdict:
-    """The verdict with all named steps and all inconclusive subranges; the verdict on the largest change if there are
-    neither steps nor such subranges."""
+    """The verdict with all named steps and all inconclusive subranges; if there are no named steps and no inconclusive
+    subranges, the verdict on the largest change.
+    """
     now = results.now
     unsettled = _unsettled_subranges(results)
     full_range = [(0, now.bad)]
@@ -338,8 +339,9 @@ def _steps_in_hunted_direction(results: _Results) -> tuple[Step, ...]:
 
 
 def _unsettled_subranges(results: _Results) -> tuple[UnsettledRange, ...]:
-    """The inconclusive subranges, except divided subranges that contain a named step or a smaller inconclusive
-    subrange."""
+    """The inconclusive subranges, without subranges that were divided and contain a named step or a smaller
+    inconclusive subrange.
+    """
     parts = {span: results.subrange(span) for span in results.doubts}
 
     def is_explained(span: _Span) -> bool:

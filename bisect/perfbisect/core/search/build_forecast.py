@@ -1,23 +1,26 @@
-"""The expected cost of the next builds, the probability that they succeed, and the remaining time of builds in
-progress. Costs and times are multiples of the median duration of a run.
+"""Forecasts builds: the expected cost of a build, the probability that a build succeeds, and the remaining time of
+builds in progress. All costs and times of this module are multiples of the median duration of a run.
 
 With a compiler cache, a build costs less if an existing build is near in the history. The cost of a build is modelled
-as a power of the distance, in candidates, to the nearest existing build. The exponent is fitted to the builds of the
-hunt so far, is shrunk towards 0, and is between 0 and 1. The cost of builds that fail is estimated separately.
+as d^k, where d is the distance, in candidates, to the nearest existing build. The exponent k is fitted to the builds of
+the hunt so far, is shrunk towards 0, and is between 0 and 1. The cost of failing builds is estimated separately from
+the cost of successful builds.
 
-Failures come in stretches: a commit breaks the build, and a later commit fixes it. So descendants and ancestors of a
-failed commit probably fail, too, if no successful build is between them. The probability that a commit builds is d / (d
-+ u), where d is the distance from the commit to the nearest failed commit, and u is 1 plus half the extent of the
-failures so far, or the distance from the commit to the nearest successful build, if this distance is smaller. So the
-search moves away from a failure in steps that double, then halves the distance to a success; the number of attempts is
-logarithmic in the length of a stretch of failures. If builds before and after a commit fail, every further failure
-lowers the probability that the commit builds. So the search soon stops trying commits between failures.
+Usually a commit breaks the build, a later commit fixes the build, and all commits between these two commits fail. So
+descendants and ancestors of a failed commit probably fail, too, if no successful build is between them. The probability
+that a commit builds is d / (d + u), where d is the distance from the commit to the nearest failed commit, and u is 1
+plus half the extent of the failures so far, or the distance from the commit to the nearest successful build, if this
+distance is smaller. So the search doubles the distance to a failed commit with each attempt, and, after a success,
+halves the distance between failure and success. The number of attempts is logarithmic in the number of consecutive
+commits that fail. If builds before and after a commit fail, every further failure lowers the probability that the
+commit builds. So the search soon stops trying commits between failures.
 
 A failure on another branch may be caused by a commit that was never merged into this branch. So a failure on another
-branch is evidence only against the commit where the branches diverged. If this commit probably does not build, its
-descendants have a lower probability to build, too; the effect decreases with the distance.
+branch is evidence only against the commit where the branches diverged. If the commit where the branches diverged
+probably does not build, its descendants have a lower probability to build, too; the effect decreases with the distance
+from this commit.
 
-A candidate that the user excluded was not tried, so it is no evidence about other candidates.
+Nobody has tried to build a candidate that the user excluded, so the exclusion is no evidence about other candidates.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -42,8 +45,8 @@ PRIOR = 4.0  # weight of the prior that the power is 0, as a sum of squared loga
 def build_cost(
     now: Situation, candidates: Sequence[int], chance: Array | float = 1.0, host: int = 0, build_host: int | None = None
 ) -> Array:
-    """The expected cost of trying to build each of ``candidates``, as a multiple of the duration of a run, on
-    ``build_host``, or on ``host`` if ``build_host`` is None.
+    """For each of ``candidates``, the expected cost of an attempt to build the candidate, as a multiple of the duration
+    of a run. The build is on ``build_host``, or on ``host`` if ``build_host`` is None.
 
     ``chance`` is the probability that each candidate builds.
     """
@@ -61,8 +64,8 @@ def build_cost(
 
 
 def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int]) -> Array:
-    """The cost of a successful build divided by the usual cost, as a function of the distance to the nearest
-    ``built`` candidate.
+    """For each candidate, the expected cost of a successful build divided by the usual cost; the expected cost grows
+    with the distance to the nearest ``built`` candidate.
     """
     power_law = _power_law(record)
     if power_law is None or not built:
@@ -93,7 +96,8 @@ OVERDUE = 0.1  # remaining time of an overdue build, as a share of its expected 
 
 
 def times_left(now: Situation) -> dict[int, float]:
-    """Candidate → the remaining time of its build in progress, as a multiple of the duration of a run."""
+    """Maps each candidate whose build is in progress to the remaining time of the build, as a multiple of the duration
+    of a run."""
     return {building.candidate: time_left(now, building) for building in now.fleet.building if not building.cancelled}
 
 
@@ -104,8 +108,8 @@ def time_left(now: Situation, building: BuildInProgress) -> float:
 
 
 def build_waits(now: Situation, candidates: list[int], build_chance: Array) -> Array:
-    """The time until the build of each candidate can be finished, as a multiple of the duration of a run. The build is
-    in progress, or begins now.
+    """For each candidate, the expected time from now until its build is finished, as a multiple of the duration of a
+    run, if each build that is not in progress begins now.
 
     ``build_chance`` is the probability that each candidate builds.
     """
@@ -124,8 +128,8 @@ DIVERGED_FADING = 0.88
 
 
 class _Failures(NamedTuple):
-    """The failed builds near a commit. Commits with the same tried ancestors and the same tried descendants have equal
-    values.
+    """The failed builds near a commit, as evidence that the commit fails to build, too. The values are equal for
+    commits that have the same tried ancestors and the same tried descendants.
     """
 
     from_low: bool  # whether a tried ancestor does not build
@@ -137,8 +141,8 @@ class _Failures(NamedTuple):
 
 
 class _DivergenceDoubt(NamedTuple):
-    """A commit from which branches diverge, and the probability that the commit builds. A low probability lowers the
-    probabilities of its descendants.
+    """A commit from which branches diverge, and the probability that the commit builds. If this probability is low, the
+    descendants of the commit probably do not build, either.
     """
 
     build_chance: float  # probability that the commit builds
@@ -148,8 +152,8 @@ class _DivergenceDoubt(NamedTuple):
     fading: float
 
     def chance_at(self, height: NDArray[np.int64]) -> Array:
-        """The probability that descendants at these heights build: the diverging commit builds, or a commit after it
-        fixes the build.
+        """For descendants at these heights, the probability that the descendant builds, because the commit where the
+        branches diverge builds, or because a commit between this commit and the descendant fixes the build.
         """
         distance = height - self.height
         return self.build_chance + (1 - self.build_chance) * self.fading * distance / (distance + self.extent)
@@ -159,7 +163,7 @@ NO_DOUBT = _DivergenceDoubt(1.0, 0, 0, 1.0, 1.0)
 
 
 def build_chances(now: Situation) -> Array:
-    """The probability that each candidate builds, shape (size,)."""
+    """For each candidate, the probability that its build succeeds; shape (candidates,)."""
     record = now.record
     return chance_to_build(ancestry_of(now.graph), record.skipped, record.built_on_any_host, record.left_out)
 
@@ -167,10 +171,10 @@ def build_chances(now: Situation) -> Array:
 def chance_to_build(
     reach: Ancestry, skipped: Iterable[int], built: Iterable[int], left_out: Collection[int] = ()
 ) -> Array:
-    """The probability that each candidate can be built, shape (size,): 0 for a skipped candidate, 1 if there is no
-    evidence of failure.
+    """For each candidate, the probability that the candidate can be built: 0 for a skipped candidate, 1 if no failed
+    build is evidence against the candidate; shape (candidates,).
 
-    ``left_out`` are skipped candidates that give no evidence against other candidates.
+    ``left_out`` are skipped candidates that were not tried, and so are no evidence against other candidates.
     """
     build_chance, failed = np.ones(reach.size), set(skipped) - set(left_out)
     if failed:
@@ -180,7 +184,8 @@ def chance_to_build(
 
 
 def _lower_by_failures(build_chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
-    """Lower ``build_chance`` (size,), which is 1 for all candidates at first, according to the failed builds."""
+    """Lower the probabilities ``build_chance`` of candidates near failed builds; the caller passes 1 for all
+    candidates."""
     tried = sorted(failed | set(built))
     segment, below = reach.cut_into_pieces(tried)
     ancestors, descendants = _tried_relatives(segment[tried].tolist(), below)
@@ -200,10 +205,11 @@ def _lower_by_failures(build_chance: Array, reach: Ancestry, failed: set[int], b
 
 
 def _tried_relatives(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:
-    """For each segment of the graph, the tried segments among its ancestors and among its descendants. Each set is an
-    integer with one bit for each entry of ``tried``.
+    """For each segment of the graph (a chain of commits without branches, cut at tried commits), two sets: the segments
+    in ``tried`` among its ancestors, and the segments in ``tried`` among its descendants. Each set is an integer with
+    one bit for each entry of ``tried``.
 
-    ``below`` lists, for each segment, the segments of its parents. A parent has a lower number than its children.
+    ``below`` lists, for each segment, its parent segments. A parent segment has a lower number than its children.
     """
     bits = [0] * len(below)
     for i, segment in enumerate(tried):
@@ -254,8 +260,8 @@ def _lower_after_divergence(
 
 @dataclass(frozen=True, slots=True)
 class _Attempts:
-    """The candidates whose builds were tried. Each set of candidates is an integer: bit i is set if the set contains
-    ``candidates[i]``.
+    """The candidates that were tried, which are candidates whose builds succeeded or failed. Each field with a set of
+    candidates is an integer, whose bit i is set if the set contains ``candidates[i]``.
     """
 
     candidates: list[int]
@@ -266,15 +272,15 @@ class _Attempts:
 
     @classmethod
     def of(cls, reach: Ancestry, tried: list[int], failed: set[int], relatives: list[tuple[int, int]]) -> "_Attempts":
-        """The attempts to build the candidates ``tried``. ``relatives`` has the set of tried ancestors and the set of
-        tried descendants of each of these candidates.
+        """The attempts to build the candidates ``tried``. ``relatives`` has, for each of these candidates, the set of
+        its tried ancestors and the set of its tried descendants.
         """
         bits = sum(1 << i for i, v in enumerate(tried) if v in failed)
         return cls(tried, reach.height[tried].tolist(), bits, [a for a, _ in relatives], [d for _, d in relatives])
 
     def unseparated_failures(self, ancestors: int, descendants: int) -> tuple[int, int]:
-        """The failed candidates among ``ancestors`` and the failed candidates among ``descendants`` of one candidate,
-        except failed candidates that a successful build separates from this candidate.
+        """Two sets: the failed candidates among the ``ancestors`` of a candidate, and the failed candidates among its
+        ``descendants``. A failed candidate is left out if a successful build is between it and this candidate.
         """
         low, high = ancestors & ~self.failed, descendants & ~self.failed
         return (
@@ -283,8 +289,8 @@ class _Attempts:
         )
 
     def reach_and_fading(self, failures: int) -> tuple[float, float]:
-        """The distance within which further failures are expected (1 plus half the extent of ``failures``), and a
-        factor that decreases with the number of ``failures``.
+        """The distance from a failure within which other commits are expected to fail (1 plus half the extent of
+        ``failures``), and a factor that decreases with the number of ``failures``.
         """
         heights = [self.height[i] for i in _positions(failures)] or [0]
         return 1 + (max(heights) - min(heights)) / 2, DIVERGED_FADING ** max(len(heights) - 2, 0)
@@ -306,5 +312,5 @@ class _Attempts:
 
 
 def _positions(bits: int) -> list[int]:
-    """The positions of the set bits of an integer."""
+    """The positions of the bits that are 1 in an integer."""
     return [i for i in range(bits.bit_length()) if bits >> i & 1]

@@ -1,17 +1,19 @@
-"""Decides which builds build hosts begin now, and which builds of build hosts are ended.
+"""Decides which builds the build hosts (hosts that make builds in advance) begin now, and which of their builds are
+ended.
 
-A build takes far longer than a run, so a build begins before the search needs the build. Each unmeasured build,
-finished or in flight, will split the range when it is measured. So new builds are chosen such that all unmeasured
-builds together cut the range into parts of about equal probability. After the runs of k builds, one of the k + 1 parts
-remains, whatever the runs show. A candidate scores less if its build will probably fail or take longer; both are
-estimated from the nearest builds in the compiler cache of a build host.
+A build takes far longer than a run, so a build begins before the search needs the build. When a build is measured, its
+runs show whether the culprit is among the ancestors of the build's candidate. Therefore k builds cut the range into k +
+1 parts, and the runs of all k builds show which part contains the culprit. New builds are chosen such that the builds
+without runs, finished or in progress, together cut the range into parts of about equal probability. A candidate is less
+preferred if its build will probably fail or take longer than other builds.
 
-The builds for the proof, of the most suspected candidates and their parents, are made before the proof begins. Builds
-for which the search waits begin first. If a build in flight has become almost useless, and another build will give more
-information (bits) in the same time, the build in flight is ended.
+The builds that the proof will need (the most probable candidates and their parents) are made before the proof begins. A
+build for which the search waits begins before all other builds. If a build in progress has become almost useless, and
+another build will give more information (bits) in the same time, the build in progress is ended.
 
-A part of the range is the set of candidates that are ancestors of the same unmeasured builds. With n new builds, a part
-is cut into n + 1 pieces of about equal probability. More probable parts receive more of the new builds.
+A part of the range is a set of candidates that are ancestors of exactly the same builds without runs. With n new
+builds, a part is cut into n + 1 smaller parts of about equal probability. More probable parts receive more of the new
+builds.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -51,7 +53,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RangePart:
-    """A part of a range: the candidates that are ancestors of the same unmeasured builds."""
+    """A part of a range: the candidates that are ancestors of exactly the same builds without runs."""
 
     nodes: Nodes
     mass: float  # probability that the culprit is in the part
@@ -66,7 +68,7 @@ class RangeParts:
 
     def __init__(self, reach: Ancestry, probability: Array, cuts: Sequence[int]) -> None:
         """``probability`` (size,) is each candidate's probability of being the culprit. ``cuts`` are the candidates
-        whose builds have no readings.
+        that have a build, or will have a build, but no readings.
         """
         self._reach, self._probability = reach, probability
         self._below = reach.ancestor_sums(probability)
@@ -75,12 +77,8 @@ class RangeParts:
         for cut, position in self._position.items():
             inside = reach.ancestors(cut)
             halves = ((_split(nodes, inside), bits) for nodes, bits in parts)
-            parts = [
-                part
-                for (low, high), bits in halves
-                for part in ((low, bits | 1 << position), (high, bits))
-                if len(part[0])
-            ]
+            pairs = (((low, bits | 1 << position), (high, bits)) for (low, high), bits in halves)
+            parts = [part for pair in pairs for part in pair if len(part[0])]
         masses = {bits: float(probability[nodes].sum()) for nodes, bits in parts}
         self._masses = masses
         self._parts = [
@@ -89,8 +87,8 @@ class RangeParts:
         ]
 
     def bits_of(self, cut: int) -> float:
-        """The expected information, in bits, from measuring the build of an existing cut, in addition to the builds of
-        all other cuts."""
+        """The information, in bits, that runs of the candidate ``cut`` are expected to give, if the builds of all other
+        cuts are measured, too."""
         bit = 1 << self._position[cut]
         low: dict[int, float] = {}
         high: dict[int, float] = {}
@@ -132,8 +130,8 @@ class RangeParts:
         return [(part, n) for part, n in zip(divisible, cuts, strict=True) if n]
 
     def _best_cut(self, part: _RangePart, cuts: int, build_chance: Array, cost: Cost) -> Cut | None:
-        """The best candidate for the middle one of the ``cuts`` cuts that a part will get; None if the part cannot be
-        cut."""
+        """The candidate whose build best cuts a part at the middle one of the ``cuts`` planned cuts; None if no
+        candidate can cut the part."""
         target = ((cuts + 1) // 2) / (cuts + 1)  # share of the part's probability that shall be below the cut
         share = (self._below[part.nodes] - part.below) / part.mass
         share = np.where((share > EDGE) & (share < 1 - EDGE), share, np.nan)
@@ -157,7 +155,8 @@ class RangeParts:
         return None
 
     def _divide(self, part: _RangePart, candidate: int) -> None:
-        """Replace a part by two parts: the nodes below a candidate, and all other nodes of the part."""
+        """Replace a part by two parts: the ancestors of a candidate (including the candidate), and all other nodes of
+        the part."""
         low, high = _split(part.nodes, self._reach.ancestors(candidate))
         mass = float(self._probability[low].sum())
         self._parts.remove(part)
@@ -183,8 +182,8 @@ def _evenness(share: Array, target: float) -> Array:
 
 
 def _entropy(low: float, high: float) -> float:
-    """The entropy of which of two exclusive events happens, in bits, times the probability that one of the two happens;
-    ``low`` and ``high`` are the probabilities of the events."""
+    """The expected information, in bits, of learning which of two exclusive events happened; ``low`` and ``high`` are
+    the probabilities of the events."""
     either = low + high
     return either * float(binary_entropy(np.array(low / either))) if min(low, high) > 0 else 0.0
 
@@ -198,7 +197,8 @@ PATIENCE = 1.2  # a host makes a build if the build takes at most PATIENCE times
 
 
 def with_builds(decision: Decision, now: Situation) -> Decision:
-    """The decision with orders for the builds to begin and to end; unchanged if no build host is available."""
+    """The decision, completed by the builds that build hosts begin now and the builds that are ended; unchanged if no
+    build host is available."""
     order = decision.order
     if not now.fleet.has_build_host or not isinstance(order, Measure):
         return decision
@@ -214,8 +214,8 @@ def with_builds(decision: Decision, now: Situation) -> Decision:
 
 @dataclass(eq=False)
 class _BuildOrders:
-    """Chooses the build orders that follow a decision. ``missing`` are the candidates that the decision's order
-    measures, but that are not built yet.
+    """Chooses the builds that build hosts begin or end after a decision of the search. ``missing`` are the candidates
+    that the decision's work order measures, but that are not built yet.
     """
 
     decision: Decision
@@ -225,7 +225,7 @@ class _BuildOrders:
     cut_already: int = 0
 
     def builds_to_begin(self) -> tuple[BuildOrder, ...]:
-        """The build orders for free build hosts."""
+        """The builds that free build hosts begin now."""
         fleet = self.now.fleet
         self.free = [*fleet.free_build_hosts]
         chosen = [*self.needed_next, *self.needed_by_proof][: len(self.free)]
@@ -239,9 +239,11 @@ class _BuildOrders:
         return tuple(builds)
 
     def hosts_to_end(self) -> tuple[int, ...]:
-        """The build hosts whose build is to be ended; must be called after ``builds_to_begin``.
+        """The build hosts whose present build is ended, because another build promises more information in the same
+        time; must be called after ``builds_to_begin``.
 
-        A build is given at least the time of a run, so that new readings have arrived before another build replaces it.
+        A build that has lasted less than a run is not ended, so that new readings have arrived before another build
+        replaces the build.
         """
         now, needed = self.now, {*self.decision.needed_builds, *self.missing, *self._suspects}
         if not len(now.record.value):  # before the first run, the time of a run is unknown
@@ -262,10 +264,10 @@ class _BuildOrders:
         )
 
     def build_while_waiting(self, order: Measure, begun: Collection[int]) -> Measure | None:
-        """The build that the host of ``order`` makes while it waits for a build host; None if the build takes much
-        longer than the wait.
+        """A work order for the build that the host of ``order`` makes while the host waits for a build host; None if
+        the build takes much longer than the wait.
 
-        ``begun`` are the candidates that build hosts begin to build at this moment.
+        ``begun`` are the candidates that build hosts begin to build after this decision.
         """
         now = self.now
         candidates = [v for v in (*self.needed_next, *self.needed_by_proof) if v not in begun]
@@ -286,19 +288,21 @@ class _BuildOrders:
 
     @cached_property
     def needed_next(self) -> list[int]:
-        """The candidates whose builds the search needs next; a build for exploration is not urgent."""
+        """The candidates whose builds the search needs next. If the decision's work order only narrows the range
+        (``Purpose.SEARCH``), the builds that this work order lacks are left out, because other builds can be measured
+        in their place."""
         explored = isinstance(self.decision.order, Measure) and self.decision.order.purpose is Purpose.SEARCH
         return self._still_to_build([*self.decision.needed_builds, *(() if explored else self.missing)])
 
     @cached_property
     def needed_by_proof(self) -> list[int]:
-        """The candidates whose builds the proof will need, as far as the budget allows."""
+        """The candidates whose builds the proof will need, at most as many as the budget allows."""
         return [v for v in self._still_to_build(self._suspects) if v not in self.needed_next][: self._max_ahead]
 
     @cached_property
     def parts(self) -> RangeParts:
-        """The parts into which all unmeasured builds cut the range: builds that are finished, in flight, urgent or
-        prepared.
+        """The parts into which all builds without readings cut the range: finished builds, builds in progress, and the
+        builds of ``needed_next`` and ``needed_by_proof``.
         """
         record = self.now.record
         cuts = self.in_flight | {v for v in record.built if v not in record.build_name}.difference(record.builds)
@@ -329,15 +333,15 @@ class _BuildOrders:
         return self.now.graph.size if builds_left == np.inf else max(int(ON_SUSPICION * builds_left), 0)
 
     def _still_to_build(self, candidates: Sequence[int]) -> list[int]:
-        """The candidates that are not built, not in flight, and not skipped, without repetitions."""
+        """The entries of ``candidates`` that are not built, not being built, and not skipped; each entry once."""
         record = self.now.record
         return [
             v for v in dict.fromkeys(candidates) if v not in self.in_flight | record.built_on_any_host | record.skipped
         ]
 
     def _cuts(self, count: int) -> Iterator[Cut]:
-        """At most ``count`` candidates whose builds split the range best; yields no candidate twice, not even in
-        several calls."""
+        """Yields at most ``count`` candidates whose builds cut the range best, and no candidate that an earlier call
+        has yielded."""
         order = self.decision.order
         if isinstance(order, Measure) and order.fresh:  # a randomized layout needs no new build
             return

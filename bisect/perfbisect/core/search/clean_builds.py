@@ -1,13 +1,14 @@
-"""Orders clean builds (builds in an empty folder), and restarts the search after a wrong incremental build.
+"""Chooses which builds must be clean (made in an empty folder), and begins the search again after a wrong incremental
+build.
 
-For the search, a commit may be built in the tree of the previous build, where the build system builds only the files
-that depend on changed files. Such an incremental build is fast, and sometimes wrong, because a Makefile may not know
-that an object depends on a header. Therefore the ends, a commit that a verdict names, and its parents are always built
-in an empty folder. If a clean build has another binary than the earlier incremental build, or if the clean build fails,
-``SessionState`` drops the readings of the incremental build. If clean builds that were made for a proof contradict the
-search, or if the search ends without naming a commit, a second search begins, which makes only clean builds. The second
-search does not use the readings of incremental builds, except readings of a commit whose clean build has the same
-binary as its incremental build.
+For the search, a commit may be built incrementally: in the tree of the previous build, where the build system makes
+only the files that depend on changed files. An incremental build is fast, but sometimes wrong, because a Makefile may
+not say that an object depends on a header. Therefore good, bad, each commit that a verdict names, and its parents are
+built in an empty folder. If a clean build has another binary than the earlier incremental build, or if the clean build
+fails, ``SessionState`` drops the readings of the incremental build. A second search, with clean builds only, begins in
+two cases: clean builds that were made to confirm a culprit contradict the search, or the search ends without naming a
+commit. The second search does not use readings of incremental builds, except if the clean build of the same commit has
+the same binary.
 """
 
 from collections.abc import Iterable
@@ -37,8 +38,8 @@ REASONS_WITHOUT_READINGS = {
 
 
 def with_clean_builds(decision: Decision, now: Situation) -> Decision:
-    """The decision, which states for each of its builds whether the build may be incremental. If the decision is a
-    verdict that needs clean builds, an order for these builds replaces the verdict.
+    """The decision, in which each build is marked as incremental or clean. If the decision is a verdict whose commits
+    have incremental builds, a work order for clean builds replaces the verdict.
     """
     if isinstance(decision.order, Measure):
         ends = {0, now.bad}
@@ -55,11 +56,11 @@ def with_clean_builds(decision: Decision, now: Situation) -> Decision:
 
 
 def is_contradicted(decision: Decision, now: Situation) -> bool:
-    """Whether incremental builds may have misled the search. The answer is false until clean builds for a proof exist,
-    or until the search ends.
+    """Whether incremental builds may have misled the search. The result is false until clean builds have been made to
+    confirm a culprit, or the search ends.
 
-    If the answer is true for a verdict that names a culprit, ``decide`` still accepts the verdict if this culprit is
-    the most probable culprit by clean builds alone (``is_top_suspect``).
+    For a verdict that names a culprit, the function ``decide`` accepts the verdict in spite of the result true if the
+    culprit is also the most probable culprit by clean builds alone (``is_top_suspect``).
     """
     incremental = incremental_builds(now.observations)
     evidence = (  # evidence of a build's speed: its runs, or an equal binary of another build
@@ -82,12 +83,12 @@ def is_contradicted(decision: Decision, now: Situation) -> bool:
 
 
 def named_and_parents(order: Order) -> tuple[int, ...]:
-    """The candidates that a verdict names and the parents of these candidates, each candidate once."""
+    """The candidates that a verdict names, and their parents, without repetitions; empty for a work order."""
     return tuple(dict.fromkeys(node for step in all_steps(order) for node in (step.candidate, *step.parents)))
 
 
 def is_top_suspect(step: Step, decision: Decision) -> bool:
-    """Whether the commit of ``step`` is the most probable culprit of ``decision``."""
+    """Whether, according to ``decision``, the commit of ``step`` is the most probable culprit."""
     return int(decision.belief.culprit.argmax()) == step.candidate
 
 
@@ -98,6 +99,6 @@ def incremental_builds(observations: Iterable[Observation]) -> frozenset[int]:
 
 
 def without_incremental(now: Situation) -> Situation:
-    """The situation with only the readings of clean builds; the budget still includes the runs of incremental builds."""
+    """The situation without the readings of incremental builds, whose runs still count for the limits of the hunt."""
     clean = without_candidates(now.observations, incremental_builds(now.observations))
     return replace(now, observations=clean, clean=True).charged_with(now)

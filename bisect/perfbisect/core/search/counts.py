@@ -1,15 +1,15 @@
-"""Exact counts of instructions beside timed runs: the next build to count, and the prior of the culprit by counts.
+"""Uses exact counts of instructions to shorten a search that measures time: chooses the next build to count, and
+computes the prior probability of each candidate from the counts.
 
-A count costs less than a build, is repeatable, and shows every change of the instructions. A count does not show the
-time of memory accesses and of waiting. Therefore counts only help the search that measures time, and are not its
-metric. If the ends differ in instructions about as much as in time, the commit that changes the instructions probably
-changes the time. The prior of the search that measures time is then a mixture: the share ``SHARE`` of the prior is
-proportional to the rise of the count between neighbouring counted builds, and the rest is the prior without counts.
-Therefore counts alone exclude no commit and name no commit, and the time of the culprit and of its parents is always
-measured.
+A count costs less than a build, is repeatable, and shows every change in the number of instructions. But a count does
+not show the time of memory accesses and of waiting, so counts cannot replace the metric. If good and bad differ in
+instructions about as much as in time, the commit that changes the instructions probably changes the time. Then the
+search uses a prior that is a mixture: the share ``SHARE`` is proportional to the rise of the count between neighbouring
+counted builds, and the rest is the usual prior. So counts alone neither exclude nor name a commit, and the time of the
+culprit and of its parents is always measured.
 
-If perf counts during each timed run (``WITH_RUNS``), counts are noisy and cost nothing, and the runs of a visit
-together are one count.
+If perf counts instructions during each timed run (``WITH_RUNS``), counts are noisy and have no cost, and the mean over
+the runs of a visit is used as one count.
 """
 
 import math
@@ -48,8 +48,8 @@ LARGE = 0.1  # if the log difference of the ends is larger, a few runs of a buil
 
 
 def count_situation(now: Situation) -> Situation | None:
-    """The situation of a search that uses counts in place of times; None if nothing is counted, or if an end cannot be
-    counted.
+    """The situation (graph, observations, rules) in which counts replace times; None if nothing is counted, or if good
+    or bad cannot be counted.
     """
     if now.prior.count_cost is None or now.model.exact:
         return None
@@ -74,7 +74,8 @@ def count_situation(now: Situation) -> Situation | None:
 
 
 def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
-    """The order that counts the ends; None if the ends are counted already, or if a count costs too much.
+    """The work order that counts the instructions of the ends; None if the ends are counted already, or if a count
+    costs too much.
 
     The bad end is counted twice if the counts of the ends differ.
     """
@@ -89,14 +90,11 @@ def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Me
 
 
 def _counting_pays(counts: Situation, timed: Situation, analysis: Analysis) -> bool:
-    """Whether a count costs less than building and timing a commit. The first count also pays if it takes less than
-    ``SHORT`` seconds.
+    """Whether a count costs less than building and timing a commit. For the first count, the result is also true if the
+    count takes less than ``SHORT`` seconds.
     """
-    (fixed, times), run, ends = (
-        timed.prior.count_cost or (math.inf, 0.0),
-        timed.record.median_run_seconds,
-        analysis.ends,
-    )
+    fixed, times = timed.prior.count_cost or (math.inf, 0.0)
+    run, ends = timed.record.median_run_seconds, analysis.ends
     if timed.prior.count_cost == WITH_RUNS or ends.drop > max(PLAIN * ends.noise, LARGE):
         return False
     candidates = max(len(timed.graph.candidates), 2)
@@ -110,43 +108,41 @@ def _counting_pays(counts: Situation, timed: Situation, analysis: Analysis) -> b
 
 @dataclass(frozen=True, slots=True)
 class MeanCounts:
-    """The mean count of each build in log units, over its visits, and the square of the standard error of the mean."""
+    """The mean of the logarithms of each build's counts over its visits, and the square of the standard error of the
+    mean."""
 
     record: Record
     by_build: Mapping[int, tuple[float, float]]
 
     @classmethod
     def of(cls, counts: Situation) -> "MeanCounts":
-        """The mean counts of all counted builds. Their noise is estimated from the counts, and from a guess of the
-        noise with the weight of one count.
+        """The mean counts of all counted builds. The noise is estimated from the counts, combined with an assumed noise
+        that has the weight of one count.
         """
         record, guess = counts.record, GUESS if counts.prior.count_cost == WITH_RUNS else EXACT.guessed_noise
         visits = {}
         for build in record.builds:
             rows = record.reading_positions(build)
-            visits[build] = [
-                float(np.mean(record.value[rows][record.visit[rows] == v])) for v in np.unique(record.visit[rows])
-            ]
+            value, visit = record.value[rows], record.visit[rows]
+            visits[build] = [float(np.mean(value[visit == v])) for v in np.unique(visit)]
         squares = guess**2 + sum(float(np.var(means)) * len(means) for means in visits.values())
         variance = squares / (1 + sum(len(means) - 1 for means in visits.values()))
         return cls(record, {build: (float(np.mean(means)), variance / len(means)) for build, means in visits.items()})
 
     def rise(self, slow: int, fast: int) -> float:
-        """The logarithm of the quotient of the counts of ``slow`` and ``fast``."""
+        """The logarithm of the count of ``slow`` divided by the count of ``fast``."""
         return self.by_build[self.record.build_id(fast)][0] - self.by_build[self.record.build_id(slow)][0]
 
     def clear_rise(self, slow: int, fast: int) -> float:
-        """The logarithm of the quotient of the counts of ``slow`` and ``fast``; 0 if the difference may be noise."""
-        rise, error = (
-            self.rise(slow, fast),
-            math.sqrt(sum(self.by_build[self.record.build_id(v)][1] for v in (slow, fast))),
-        )
+        """The logarithm of the count of ``slow`` divided by the count of ``fast``; 0 if the difference may be noise."""
+        rise = self.rise(slow, fast)
+        error = math.sqrt(sum(self.by_build[self.record.build_id(v)][1] for v in (slow, fast)))
         return rise if rise > max(RESOLVED, CLEAR * error) else 0.0
 
 
 def count_rise(counts: Situation) -> float:
-    """The log difference of the counts of bad and good in the hunted direction; 0 if the difference may be noise, or if
-    bad was not counted repeatedly.
+    """The logarithm of the count of bad divided by the count of good, with the sign positive in the hunted direction; 0
+    if the difference may be noise, or if bad was not counted repeatedly.
     """
     record = counts.record
     visits = [np.unique(record.visit[record.reading_positions(end)]) for end in (0, counts.bad)]
@@ -155,8 +151,8 @@ def count_rise(counts: Situation) -> float:
 
 
 def explains_time(count_change: float, timed: Contrast, min_change: float) -> bool:
-    """Whether ``count_change``, the difference of the ends in instructions in log units, is about as large as their
-    difference in time, or as ``min_change``.
+    """Whether the change from good to bad in instructions, ``count_change``, is about as large as the change in time,
+    or as ``min_change``. All changes are differences of logarithms.
     """
     low, high = max(timed.drop - DOUBT * timed.error, min_change), timed.drop + DOUBT * timed.error
     return count_change > 0 and LEAST * low <= count_change <= MOST * high
@@ -164,7 +160,7 @@ def explains_time(count_change: float, timed: Contrast, min_change: float) -> bo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountRises:
-    """The rise of the count in each part of the range between counted builds."""
+    """The rise of the count in each part of the range that lies between counted builds."""
 
     groups: Hypotheses  # groups of candidates; no counted build is between candidates of one group
     rise: Array  # (C,) rise of the count in each group, in log units; 0 if the count does not rise
@@ -172,8 +168,8 @@ class CountRises:
 
     @classmethod
     def of(cls, counts: Situation) -> "CountRises":
-        """The rise of the count over each group, between the nearest counted build before and the nearest counted build
-        after the group.
+        """The rise of the count over each group of candidates, from the nearest counted build before the group to the
+        nearest counted build after the group.
         """
         record, mean_counts = counts.record, MeanCounts.of(counts)
         groups = separate_hypotheses(counts.graph, record)
@@ -196,16 +192,15 @@ class CountRises:
 
     @property
     def prior(self) -> Array | None:
-        """The prior probability of each candidate, proportional to the rise of the count; None if no count rises. The
-        shape is (size,).
-        """
+        """The prior probability of each node, proportional to the rise of the count; None if the count rises nowhere."""
         return self.groups.candidate_probabilities(self.rise / self.rise.sum()) if self.rise.any() else None
 
     def next_order(self, counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
-        """The next order of the search by counts: the count of a build, or the first runs of a counted build.
+        """The next work order of the search by counts: to count a build, or to make the first timed runs of a counted
+        build.
 
-        The result is None if the measured times show that the change is not where the count rises, or if counts cannot
-        separate the candidates any further.
+        The result is None if the measured times show that the time does not change where the count rises, or if no
+        further count can narrow the search.
         """
         if timed.fleet.free_host != 0 or not _counting_pays(counts, timed, analysis):
             return None
@@ -215,18 +210,15 @@ class CountRises:
         chance[excluded] = 0.0
         if timed.fleet.has_build_host or not timed.budget.may_build:  # in this case only existing builds are counted
             chance = np.where(np.isin(np.arange(timed.graph.size), [*record.built_on_any_host]), chance, 0.0)
-        likely = np.bincount(groups.class_of[groups.class_of >= 0], culprit[groups.class_of >= 0], len(self.rise)) * (
-            self.rise > 0
-        )
+        possible = groups.class_of >= 0
+        likely = np.bincount(groups.class_of[possible], culprit[possible], len(self.rise)) * (self.rise > 0)
         for group in np.argsort(-likely, kind="stable"):
             if likely[group] < LIKELY:
                 return None
             for build in self.neighbours[int(group)]:
                 if likely[group] < AGREED and not record.run_count(build) and build not in record.skipped:
-                    plan = (
-                        PlannedRuns(build, CHECK_RUNS),
-                        PlannedRuns(0, CHECK_RUNS if analysis.model.paired else CHECK_RUNS // 2),
-                    )
+                    reference_runs = CHECK_RUNS if analysis.model.paired else CHECK_RUNS // 2
+                    plan = (PlannedRuns(build, CHECK_RUNS), PlannedRuns(0, reference_runs))
                     return analysis.model.measurement(plan, Purpose.SEARCH)
             inside = groups.class_of == group
             below = groups.ancestry.ancestor_sums(np.where(inside, culprit, 0.0))

@@ -1,45 +1,47 @@
-"""The next order of a hunt, or the verdict of the hunt, from all observations.
+"""Computes from all observations of a hunt the next work order (the description of the next measurement), or the
+verdict.
 
-The search is a pure function of its arguments and has no state. So a hunt takes the same decisions if it is resumed,
-replayed or simulated.
+The search is a pure function and keeps no state between calls. So a resumed, a replayed and a simulated hunt take the
+same decisions from the same observations.
 
-The search has five layers. Each layer asks the next layer for a decision, with a part of the observations or of the
-range. A layer that first needs another measurement returns the order for this measurement. The first layer chooses
-interleaved or paired runs. The second layer chooses the usual layout or randomized layouts. The third layer chooses the
-range or a subrange. The fourth layer corrects the readings of branches that began before good. The last layer searches
-for a single change. ``decide`` completes the decision of the first layer: ``decide`` adds the builds that build hosts
-make ahead, and the clean builds that a verdict needs.
+The search has five layers. Each layer passes a part of the observations, or a part of the range, to the next layer,
+which returns a decision. If a layer needs another measurement before it can ask the next layer, the layer returns a
+work order for this measurement. The first layer chooses interleaved or paired runs. The second layer chooses the usual
+layout or randomized layouts. The third layer chooses whether to search the whole range or a subrange. The fourth layer
+corrects the readings of branches that began before good. The fifth layer searches for a single change. To the decision
+of the first layer, ``decide`` adds the builds that build hosts make in advance, and the clean builds that a verdict
+needs.
 
 If slow runs are stopped, the good end is timed first on each host, because its runs determine the time limit.
 
 ``decide_together`` decides for hunts of several workloads over one range, which share their builds.
 
-- ``members`` are the hunts, in a fixed order: each has a graph, a policy, a prior and observations. The members in
-  ``ended`` have verdicts and are no longer measured, but their runs count. At least one member must not be in
-  ``ended``.
-- The result is the number of the member that is next, and the order or the verdict of this member. After a verdict, the
-  caller calls ``decide_together`` again, with this member in ``ended``.
-- The caller adds each ``Built`` to the observations of all members, and also each ``Skipped`` that reports a failed
-  build. The caller adds each ``Reading``, and each ``Skipped`` that reports a failed run, to the observations of the
-  member that ordered the run.
+- ``members`` are the hunts, always in the same sequence: each has a graph, a policy, a prior and observations. The
+  members in ``ended`` have verdicts and are no longer measured, but their runs still count towards the limits. At least
+  one member must not be in ``ended``.
+- The result is the number of the member that is next, and the work order or the verdict of this member. After a verdict
+  of a member, the caller adds the member to ``ended`` and calls ``decide_together`` again.
+- The caller adds each ``Built``, and each ``Skipped`` that reports a failed build, to the observations of all members.
+  The caller adds each ``Reading``, and each ``Skipped`` that reports a failed run, to the observations of the member
+  that ordered the run.
 - The limits ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy apply to the sum over all members.
-- If there are several hosts, each of them carries out orders of any member; the ``workload`` of an order in progress is
-  the number of its member. A member gets no verdict until all its orders are done. If a member has no order for a free
-  host, another member may use the host. If no member has an order for a free host, the result has an order for a busy
-  host.
+- If there are several hosts, each host carries out work orders of any member. The field ``workload`` of a work order in
+  progress is the number of its member. A member gets no verdict until all its work orders are done. If a member has no
+  work order for a free host, another member may use the host. If no member has a work order for a free host, the result
+  has a work order for a busy host.
 - If all hunts measure results of the same command, ``has_common_runs`` is true, and each run gives a reading to every
-  member. Runs in randomized layouts are then ordered last, because members that have named the same commit can share
+  member. In this case, runs in randomized layouts come last, because members that have named the same commit can share
   these runs.
-- If build hosts build in advance, they first make builds for the member that gets the order. Then build hosts that are
-  still free get orders from the other members. No running build is cancelled, because another member may need the
+- If build hosts build in advance, they first make builds for the member that gets the work order. Build hosts that are
+  still free make builds for the other members. No running build is cancelled, because another member may need the
   build.
 
-Each member decides as if it were alone, except that builds made for other members are free. Verdicts, and orders that
-need no new build, come first. If every member needs a new build, the build with the most information for all members
-together is made. If a build divides the commits into two sets, and a member's culprit is equally likely in both sets,
-the build promises this member one bit of information. Only the builds that members order are compared. A build between
-two of these builds, as a compromise, saved no builds in simulated hunts. With a single member, the decisions are the
-same as those of ``decide``.
+Each member decides as if it were alone, except that builds made for other members are free. Verdicts, and work orders
+that need no new build, come first. If every member needs a new build, ``decide_together`` chooses the build that gives
+the most information to all members together, relative to its cost. If a build divides the commits into two sets, and a
+member's culprit is equally likely in both sets, the build promises this member one bit of information. Only the builds
+for which members have work orders are compared. In simulated hunts, the compromise of a build between the builds that
+two members need saved no builds. For a single member, ``decide_together`` returns the same decisions as ``decide``.
 """
 
 import math
@@ -74,10 +76,11 @@ from perfbisect.core.stats.distributions import binary_entropy
 
 
 def decide(now: Situation) -> Decision:
-    """The next order of a hunt for a free host of its fleet, or the verdict of the hunt.
+    """The next work order (the description of the next measurement) of a hunt, or the verdict of the hunt.
 
-    An order for a busy host means that no free host can make a useful measurement. The decision also lists the builds
-    that build hosts begin now. An order waits until its builds exist.
+    The work order is for a free host; a work order for a busy host means that no free host can make a useful
+    measurement. The decision also lists the builds that build hosts begin now. The caller carries out the work order
+    once its builds exist.
     """
     policy = now.policy.for_exact_count() if now.prior.exact else now.policy
     if policy.layouts and any(isinstance(item, Built) and item.fixed for item in now.observations):
@@ -111,8 +114,8 @@ LIKELY, WITH_LAYOUTS = (0.55, 1.4), 1.3
 def run_bounds(
     candidates: int, drops: Sequence[float], noise: float, build_runs: float, policy: Policy
 ) -> tuple[int, int]:
-    """The lowest and the highest number of runs that a hunt probably takes; nine in ten hunts are between these
-    numbers.
+    """The lowest and the highest number of runs that a hunt probably takes; the numbers of runs of nine in ten hunts
+    are between these two numbers.
 
     The hunt is for a drop whose size is between the two ``drops`` (the larger first). ``drops`` and ``noise`` (of a
     run) are fractions; ``build_runs`` is the cost of a build in runs.
@@ -125,7 +128,7 @@ def run_bounds(
 
 def build_bounds(candidates: int, policy: Policy) -> tuple[int, int]:
     """The lowest and the highest number of builds that a hunt probably takes, including the clean builds of a proof;
-    nine in ten hunts are between these numbers.
+    the numbers of builds of nine in ten hunts are between these two numbers.
     """
     halvings, clean = math.log2(max(candidates, 2)), policy.incremental
     highest = min(math.ceil((2 + clean) * halvings) + 1, (candidates + 1) * (1 + clean) - 2 * clean)
@@ -140,7 +143,7 @@ MEASURED_BITS = 0.1  # a hunt of the batch measures an existing build if it expe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _BuildRequest:
-    """A member's order that needs a new build."""
+    """A member's work order that needs a new build."""
 
     number: int
     now: Situation
@@ -148,8 +151,8 @@ class _BuildRequest:
     order: Measure
 
     def expected_bits(self) -> Array:
-        """The expected information, in bits, that a build of each candidate gives this member, if runs show whether the
-        build is slow; shape (size,).
+        """For each candidate, the expected information in bits that this member gets from a build of the candidate, if
+        runs show whether the build is slow; shape (candidates,).
         """
         belief = self.decision.belief
         slow = np.nan_to_num(ancestry_of(self.now.graph).ancestor_sums(belief.culprit))
@@ -160,8 +163,8 @@ class _BuildRequest:
 def decide_together(
     members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE, *, has_common_runs: bool = False
 ) -> tuple[int, Decision]:
-    """The number of the next member, and the order or verdict of this member. Raises ValueError if all members have
-    ended.
+    """The number of the member (one of several hunts over one range) that is next, and the work order or verdict of
+    this member. Raises ValueError if all members have ended.
     """
     open_members = [number for number in range(len(members)) if number not in ended]
     if not open_members:
@@ -182,7 +185,7 @@ def decide_together(
 
 
 def orders_layouts(decision: Decision) -> bool:
-    """Whether the decision has an order for runs in randomized layouts."""
+    """Whether the decision has a work order for runs in randomized layouts."""
     return isinstance(decision.order, Measure) and decision.order.fresh
 
 
@@ -229,7 +232,8 @@ def _next_member(
 
 
 def _member_situation(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation:
-    """The situation of one member; its budget is also charged with the runs of other members, finished or not."""
+    """The situation of one member. Its budget also pays for the finished and the unfinished runs of all other
+    members."""
     now = replace(members[number], fleet=fleet)
     if len(members) == 1:
         return now
@@ -242,10 +246,10 @@ def _member_situation(members: Sequence[Situation], number: int, fleet: Fleet) -
 
 
 def fleet_for_member(number: int, fleet: Fleet) -> Fleet:
-    """The fleet with which member ``number`` decides.
+    """The fleet (the state of all hosts) from which member ``number`` decides.
 
-    In this fleet the orders of other members have no runs, because these runs are in other workloads. The builds of
-    other members are included, and their hosts are busy.
+    In this fleet, the work orders of other members have 0 runs, because these runs are in other workloads. The builds
+    in progress for other members are included, and hosts that work for other members are busy.
     """
 
     def for_member(order: Measure) -> Measure:
@@ -257,7 +261,8 @@ def fleet_for_member(number: int, fleet: Fleet) -> Fleet:
 
 
 def _best_request(requests: Sequence[_BuildRequest]) -> _BuildRequest:
-    """The request whose build promises the most bits for its cost, over all members that wait for a build."""
+    """The request whose build promises the most bits of information for its cost; the bits are summed over all members
+    that wait for a build."""
     if len(requests) == 1:
         return requests[0]
     candidates = [request.order.plan[0].candidate for request in requests]

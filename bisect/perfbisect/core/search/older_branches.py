@@ -1,5 +1,5 @@
-"""Corrects the readings of branches that began before good: such a branch may be slower or faster than good only
-because it lacks changes that good has.
+"""Corrects the readings of branches that began before good. A branch that began before good may be slower or faster
+than good only because the branch lacks changes that good has.
 
 The search assumes that a branch point is as fast as good, because most branch points are. A branch point is measured
 only if a verdict depends on its speed. To measure a branch point, the search compares it with good, as it compares the
@@ -42,11 +42,11 @@ NEAR = 4  # two runs can be compared if at most this number of other runs of the
 
 
 def decide_with_older_branches(decide: Callable[[Situation], Decision], now: Situation) -> Decision:
-    """The decision of ``decide`` from corrected readings, or an order that compares a branch point with good.
+    """The decision of ``decide`` from corrected readings, or a work order that compares a branch point with good.
 
-    In the search of a subrange, finished comparisons of branch points with good are used, also if they were made for
-    other subranges. An unfinished comparison continues only if it affects a commit that the subrange's verdict names or
-    suspects.
+    The search of a subrange uses all finished comparisons of branch points with good, also comparisons from the search
+    of other subranges. An unfinished comparison continues only if it affects a commit that the subrange's verdict names
+    or suspects.
     """
     graph, record, budget = now.graph, now.record, now.budget
     if not graph.branch_points:
@@ -66,15 +66,13 @@ def decide_with_older_branches(decide: Callable[[Situation], Decision], now: Sit
         comparisons |= {point: _compare_with_good(point, now) for point in needed_points if point not in comparisons}
         for point, comparison in comparisons.items():
             order = comparison.order
-            if point in unmeasurable or (
-                point in now.fleet.candidates_in_measurement and isinstance(decision.order, Measure)
-            ):
+            is_in_measurement = point in now.fleet.candidates_in_measurement and isinstance(decision.order, Measure)
+            if point in unmeasurable or is_in_measurement:
                 continue  # it cannot be measured; or another host measures it, and this host has another order
             if isinstance(order, Measure) and budget.allows(order):
                 if (missing := now.missing_builds(order)) and isinstance(decision.order, Measure):
-                    return replace(
-                        decision, needed_builds=(*missing, *decision.needed_builds)
-                    )  # until the branch point is built, ``decision.order`` is carried out
+                    # until the branch point is built, ``decision.order`` is carried out
+                    return replace(decision, needed_builds=(*missing, *decision.needed_builds))
                 return replace(decision, order=budget.within(order))
         if any(_ratio_to_good(comparison) for point, comparison in comparisons.items() if point not in offsets):
             continue
@@ -103,17 +101,17 @@ def branch_point_of(graph: Graph) -> NDArray[np.int64]:
 
 
 def _compare_with_good(point: int, now: Situation) -> Decision:
-    """The next order of the comparison of good with a branch point, or the result of the comparison.
+    """The next work order of the comparison of good with a branch point, or the result of the comparison.
 
-    A run is used only if a run of the other build is near in time, because the speed of the host changes.
+    A run of good or of the branch point is used only if a run of the other build is near in time, because the speed of
+    the host changes.
     """
     record = now.record
     nodes = {record.build_id(0): 0, record.build_id(point): 1}
     of_good, of_point = record.reading_positions(0), record.reading_positions(point)
-    near = {
-        *of_good[record.are_near(of_good, of_point, NEAR)].tolist(),
-        *of_point[record.are_near(of_point, of_good, NEAR)].tolist(),
-    }
+    near_good = of_good[record.are_near(of_good, of_point, NEAR)]
+    near_point = of_point[record.are_near(of_point, of_good, NEAR)]
+    near = {*near_good.tolist(), *near_point.tolist()}
     numbers = count()
 
     def node(item: Observation) -> int | None:
@@ -167,9 +165,9 @@ def _with_equal_starts(
 def _needed_branch_points(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
     """The branch points on whose speed ``decision`` depends.
 
-    A step that was compared with parents in its own branch depends on no branch point. If no commit can be named, or if
-    several changes are likely, the reason may be the speed of a branch point, so the decision depends on all branch
-    points of measured builds.
+    The decision about a step does not depend on branch points if the step was compared with parents in its own branch.
+    If no commit can be named, or if several changes are likely, the reason may be the speed of a branch point, so the
+    decision depends on all branch points of measured builds.
     """
     match decision.order:
         case Found() | Several():
@@ -200,7 +198,7 @@ def _with_branch_results(
     """The decision with a warning for each branch point that is not as fast as good, and with the uncorrected ratio of
     bad to good.
 
-    Corrected readings serve only to find the change.
+    Corrected readings are used only to find the change, and not for the ratio of bad to good.
     """
     starts = {point: strongest_ratio(ratios) for point, ratios in offsets.items()}
     of_branches = tuple(

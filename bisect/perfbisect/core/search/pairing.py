@@ -1,18 +1,19 @@
 """The choice between interleaved and paired runs for a comparison of two builds.
 
-Builds that run at the same time on the same cores meet the same disturbances, so the disturbances cancel in their
-difference. Paired runs reduce the noise most on machines on which other programs run, and not at all on a quiet
-machine. Paired runs are not always valid, because two builds disturb each other if they wait for the same disk, or
-together need more memory than the host has. So a hunt first measures the ends by interleaved runs, which are always
-valid. If the noise of a run is small compared with the difference of the ends, or if a run waits for nearly all of its
-time, only interleaved runs are made. In all other hunts, paired runs (rounds) of the ends are also made, and the
-pairing that shows the difference more clearly is chosen. Paired runs are not chosen if they show less than half of the
-difference that interleaved runs show, and this lack is significant. The choice is repeated with every new reading: the
-hunt changes to interleaved runs if paired runs vary more than interleaved runs, and to paired runs if interleaved runs
-vary much more than the first runs.
+Two builds that run at the same time on the same cores meet the same disturbances, so the disturbances cancel in the
+difference of the two builds. Paired runs reduce the noise most on machines on which other programs run, and not at all
+on a quiet machine. Paired runs are not always valid, because two builds disturb each other if they wait for the same
+disk, or together need more memory than the host has. So a hunt first measures the ends by interleaved runs, which are
+always valid. If the noise of a run is small compared with the difference of the ends, or if a run waits for nearly all
+of its time, only interleaved runs are made. In all other hunts, paired runs of the ends are also made, and the hunt
+chooses the kind of runs that shows the difference more clearly. Paired runs are not chosen if they show a significantly
+smaller difference, less than half of the difference that interleaved runs show. The choice is repeated with every new
+reading: the hunt changes to interleaved runs if paired runs vary more than interleaved runs, and to paired runs if
+interleaved runs vary much more than the first interleaved runs.
 
-The time for which two builds wait for a core varies more than the CPU time that the builds need. So paired runs are
-compared by CPU time, not by wall-clock time, if CPU time is known and the ends wait equally long.
+If two builds share cores, the time for which each build waits for a core varies more than the CPU time that the build
+needs. So paired runs are compared by CPU time, not by wall-clock time, if CPU time is known and good and bad wait
+equally long.
 """
 
 import math
@@ -103,8 +104,8 @@ def decide_with_pairing(now: Situation) -> Decision:
 
 
 def _decide_by_kind(now: Situation, is_paired: bool, *, by_cpu: bool = False, may_switch: bool) -> Decision:
-    """The decision from paired runs if ``together`` is true, otherwise from interleaved runs. If ``again`` is true, the
-    kind of runs is chosen again from all runs."""
+    """The decision from paired runs if ``is_paired`` is true, otherwise from interleaved runs. If ``may_switch`` is
+    true, the kind of runs is first chosen again from all runs."""
     interleaved, paired = _runs_of_ends(now, all_runs=True) if may_switch else ([], [])
     ways = _compare_pairings(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
     if is_paired:
@@ -119,19 +120,20 @@ def _decide_by_kind(now: Situation, is_paired: bool, *, by_cpu: bool = False, ma
 
 
 def _with_runs_of_ends(decision: Decision, now: Situation, runs: int, *, is_paired: bool = False) -> Decision:
-    """The decision with a new order: ``runs`` runs of each end, which are paired if ``together`` is true."""
+    """The decision with another work order: ``runs`` runs of each end, which are paired if ``is_paired`` is true."""
     plan = tuple(PlannedRuns(end, runs) for end in (now.bad, 0))
     order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=is_paired)
     return within_budget(replace(decision, order=order), now)
 
 
 def _interleaved_decision(now: Situation) -> Decision:
-    """The decision of the search from only the interleaved runs; paired runs also count for the budget."""
+    """The decision of the search from only the interleaved runs; the paired runs are still charged to the budget."""
     return decide_with_layouts(now.with_readings(lambda reading: reading.partner is None).charged_with(now))
 
 
 def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
-    """The situation with only the paired runs, by CPU time if ``by_cpu`` is true; all runs count for the budget."""
+    """The situation with only the readings of paired runs, by CPU time if ``by_cpu`` is true; all runs are charged to
+    the budget."""
     rounds = now.with_readings(
         lambda reading: reading.partner is not None and not (by_cpu and reading.cpu_value is None),
         prior=replace(now.prior, noise=None), model=USUAL.for_paired_runs,
@@ -165,11 +167,9 @@ def _paired_decision(rounds: Situation) -> Decision:
 
 
 def _wait_differences(rounds: Situation) -> list[float]:
-    """For each pair of runs of the ends: the logarithm of bad ÷ good by wall-clock time, minus this logarithm by CPU
-    time.
-
-    The value is 0 if bad and good wait equally long. Noise and code placement, which change time and CPU time alike,
-    cancel in the value.
+    """For each pair of runs of good and bad: the logarithm of bad ÷ good in wall-clock time, minus the logarithm of bad
+    ÷ good in CPU time. The value is 0 if bad and good wait equally long. Noise and code placement change wall-clock
+    time and CPU time by the same factor, so they do not affect the value.
     """
     good, bad = rounds.record.build_id(0), rounds.record.build_id(rounds.bad)
     waits = []
@@ -187,15 +187,12 @@ def cpu_time_as_time(observations: Sequence[Observation]) -> list[Observation]:
 
 
 def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Reading], list[Reading]]:
-    """Two lists of runs in the usual layout: the first interleaved runs and the first paired runs of the ends.
-
-    If ``all_runs`` is true, the lists have all interleaved runs of the ends, and all paired runs of any builds.
+    """Two lists of runs without randomized layouts: the first interleaved runs of the ends, and the first paired runs
+    of the ends. If ``all_runs`` is true, the first list has all interleaved runs of the ends, and the second list all
+    paired runs of all builds.
     """
-    ends, interleaved, paired = (
-        {now.record.build_id(0), now.record.build_id(now.bad)},
-        list[Reading](),
-        list[Reading](),
-    )
+    ends = {now.record.build_id(0), now.record.build_id(now.bad)}
+    interleaved, paired = list[Reading](), list[Reading]()
     for item in now.observations:
         if isinstance(item, Reading):
             sides = {now.record.build_id(side) for side in (item.candidate, item.partner) if side is not None}
@@ -218,10 +215,9 @@ def compare_pairings(observations: Sequence[Observation]) -> PairingComparison |
 def _compare_pairings(
     interleaved: Sequence[Reading], paired: Sequence[Reading], now: Situation, *, doubtful_score: float = DOUBTFUL
 ) -> PairingComparison | None:
-    """The comparison of paired runs of the ends with interleaved runs; None if an end has no interleaved run.
-
-    Paired runs are chosen if they are less noisy, unless they show less than half of the difference that interleaved
-    runs show, and this lack is significant.
+    """The comparison of paired runs of the ends with interleaved runs; None if an end has no interleaved run. Paired
+    runs are chosen if they are less noisy, except if they show a significantly smaller difference, less than half of
+    the difference that interleaved runs show.
     """
     record = arrange_observations(interleaved, now.policy, now.bad)
     if not (record.run_count(0) and record.run_count(now.bad)):
@@ -280,7 +276,8 @@ def _ends_wait_alike(
 
     Other programs on the host can only lengthen the waiting of a run. So, of all runs of a build, the run with the
     least waiting shows how long the build itself waits. If the least waiting of good and the least waiting of bad
-    differ, the means over all runs are compared: the ends wait equally long unless the means differ significantly.
+    differ, the mean waiting over all runs is compared: good and bad wait equally long if their means do not differ
+    significantly.
     """
     if any(reading.cpu_value is None for reading in (*interleaved, *paired)):
         return None

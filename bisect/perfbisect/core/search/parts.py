@@ -1,14 +1,15 @@
 """The parts of a diff: the order in which parts are applied, and the search for the parts that make a build slower.
 
-A part is a hunk, a function of a new file, or a change of a file without lines: of its name, of its mode, or of a
-binary. Any set of parts makes a tree, because edits of a file do not overlap, but the tree may not build. A round of
-this search is a sequence of states between parent and culprit. Each state contains the parts of the state before it, as
-a commit contains its ancestors. So the search that finds a culprit among commits also finds the slow step of a round:
-first a file, then a part of this file. This is a form of delta debugging (Andreas Zeller, "Yesterday, my program
-worked. Today, it does not. Why?", ESEC/FSE 1999, <https://doi.org/10.1145/318773.318946>). The parts are ordered so
-that most states build: build files and headers come first, and definitions come before uses. A state that does not
-build shows which parts need other parts. Two more rounds prove the part: in one round the part alone is applied to the
-parent, in the other the part is left out.
+A part is a hunk, a function of a new file, or a change whose diff has no lines: of a file name, of a file mode, or of a
+binary file. Any set of parts can be applied to the parent, because edits of a file do not overlap, but the resulting
+tree may not build. A round of this search is a sequence of states between parent and culprit. Each state contains the
+parts of the preceding state, as a commit contains its ancestors. So the search that finds a culprit among commits also
+finds the first slow state of a round. The first rounds find a file, the later rounds a part of this file. This is a
+form of delta debugging (Andreas Zeller, "Yesterday, my program worked. Today, it does not. Why?", ESEC/FSE 1999,
+<https://doi.org/10.1145/318773.318946>). The parts are ordered so that most states build: build files and headers come
+first, and definitions come before uses. A state that does not build shows that some parts need other parts. Two more
+rounds prove that a part is slow: one round measures the parent with only this part, the other measures the culprit
+without this part.
 """
 
 import re
@@ -60,7 +61,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LineEdit:
-    """Lines of the older file, and the lines that replace them in the newer file."""
+    """Lines of the old file, and the lines of the new file that replace these lines."""
 
     first: int  # index of the first replaced line, from 0
     end: int  # index of the line after the last replaced line
@@ -70,7 +71,8 @@ class LineEdit:
 
 @dataclass(frozen=True, slots=True)
 class DiffPiece:
-    """A part of a diff: edits of a file; without edits, the part is all other changes of the file."""
+    """A part of a diff: some edits of a file. A part without edits contains all changes of the file that are not edits
+    of lines, such as a new file mode."""
 
     file: int  # number of the file in the diff
     shown: DiffPart
@@ -88,7 +90,7 @@ class FileDiff:
     by_lines: bool  # whether each content is text or does not exist
 
     def with_parts(self, chosen: Collection[DiffPiece]) -> Entry | None:
-        """The file with only the chosen parts applied; None if the file does not exist then."""
+        """The file with only the chosen parts applied; None if the chosen parts remove or do not create the file."""
         old, new = self.before, self.after
         other_changes = any(not piece.edits for piece in chosen)
         if not self.by_lines or new is None:
@@ -126,8 +128,8 @@ class CommitDiff:
                 yield old, new
 
     def parts_by_file(self, chosen: Collection[int]) -> list[frozenset[int]]:
-        """The chosen parts in a set for each file (one set for all files outside of the program), or, if one file has
-        all, in a set for each part."""
+        """The chosen parts, divided into sets: one set for each file, and one set for all files outside of the program.
+        If all chosen parts are in one file, each part is a set."""
 
         def file_of(number: int) -> int:
             piece = self.pieces[number]
@@ -138,13 +140,14 @@ class CommitDiff:
         return files if len(files) > 1 else singles(chosen)
 
     def with_needed(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """The chosen parts and all parts that they need to build, by ``needed`` and ``learnt``."""
+        """The chosen parts, and all parts without which the chosen parts do not build, according to ``needed`` and
+        ``learnt``."""
         closed = chosen.union(*(part for number in chosen for part in (self.needed[number], learnt.get(number, ()))))
         return chosen if closed == chosen else self.with_needed(closed, learnt)
 
     def with_users(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """The chosen parts and all parts that need them, by ``needed`` and ``learnt``; if these are all parts of the
-        diff, by ``learnt`` alone."""
+        """The chosen parts, and all parts that do not build without the chosen parts, according to ``needed`` and
+        ``learnt``; if the result would be the whole diff, according to ``learnt`` alone."""
         needs = {number: {*words, *learnt.get(number, ())} for number, words in enumerate(self.needed)}
         closed = with_dependents(chosen, needs)
         return closed if closed != self.all_parts else with_dependents(chosen, learnt)
@@ -164,12 +167,12 @@ class CommitDiff:
 
     @cached_property
     def needed(self) -> Sequence[Collection[int]]:
-        """The parts that each part needs to build, guessed from its words."""
+        """For each part, the parts without which it does not build, guessed from their words."""
         return needed_parts(self)
 
 
 def with_dependents(chosen: frozenset[int], needs: Mapping[int, Collection[int]]) -> frozenset[int]:
-    """The chosen parts, and the parts that need them directly or indirectly."""
+    """The chosen parts, and the parts that directly or indirectly need a chosen part in order to build."""
     closed = chosen.union(number for number, needed in needs.items() if not chosen.isdisjoint(needed))
     return chosen if closed == chosen else with_dependents(closed, needs)
 
@@ -196,8 +199,8 @@ def text_of(entry: Entry | None) -> str:
 
 
 def defined_names(text: str, path: str) -> tuple[set[str], set[str]]:
-    """The names that a text seems to define, and those of them that have arguments. Indented lines count only in
-    headers."""
+    """Two sets: the names that a text seems to define, and the defined names that have arguments. Indented lines are
+    examined only in headers."""
     lines = text.splitlines()
     global_text = text if HEADER.search(path) else "\n".join(line for line in lines if not line[:1].isspace())
     groups = DEFINED.findall(global_text)
@@ -205,7 +208,7 @@ def defined_names(text: str, path: str) -> tuple[set[str], set[str]]:
 
 
 def needed_parts(diff: CommitDiff) -> list[set[int]]:
-    """For each part, the parts that it needs to build. Two parts may need each other."""
+    """For each part, the parts without which it does not build. Two parts may need each other."""
     pieces, needs = diff.pieces, [set[int]() for _ in diff.pieces]
     old_words, new_words = diff.words_by_side
     added, removed = ([{*WORD.findall(getattr(piece, side))} for piece in pieces] for side in ("added", "removed"))
@@ -263,12 +266,12 @@ def definitions_and_uses(
 def ordered_parts(
     diff: CommitDiff, parts: Sequence[frozenset[int]], turn: int = 0, learnt: Mapping[int, Collection[int]] = NO_NEEDS
 ) -> tuple[frozenset[int], ...]:
-    """The sets of parts in an order in which each state probably builds, because parts that other parts need come
-    first.
+    """The sets of ``parts``, in a sequence in which each state probably builds, because a part comes before the parts
+    that need it.
 
-    Each value of ``turn`` gives another order; with 0 the states most probably build. ``learnt`` has the needs that
-    failed builds have shown. Parts that need each other are joined into one set; if ``turn`` is above 0, only needs in
-    ``learnt`` join parts.
+    Each value of ``turn`` gives another sequence; the sequence for ``turn`` 0 most probably builds. ``learnt`` says
+    which parts need which other parts, as failed builds have shown. Parts that need each other are joined into one set;
+    if ``turn`` is above 0, only according to ``learnt``.
     """
     by_words = dict(enumerate(diff.needed))
     needs = learnt if turn else {number: {*words, *learnt.get(number, ())} for number, words in by_words.items()}
@@ -308,8 +311,8 @@ PartRounds = Generator[Round, tuple[int, int] | None, None]
 
 
 def part_rounds(diff: CommitDiff, learnt: Learnt) -> PartRounds:
-    """The rounds that search for the slow part, then the rounds that prove it. The caller adds to ``learnt`` the needs
-    that failed builds show."""
+    """The rounds that search for the slow part of a diff, then the rounds that prove that this part is slow. If a
+    failed build shows that a part needs another part, the caller adds this need to ``learnt``."""
     all_parts, guilty = diff.all_parts, frozenset[int]()
     best: Round | None = None
     alone = frozenset[int]()
@@ -337,7 +340,7 @@ def _prove(
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], tuple[int, int] | None]]:
     """Make a round with the parent plus the guilty parts or, if ``alone`` is not empty, with the culprit minus the
     guilty parts. Returns the measured state, and the answer of the round. If the state does not build, the round is
-    repeated with further parts that the guilty parts need, or without further parts that need the guilty parts."""
+    repeated: parts that the guilty parts need are added, or parts that need the guilty parts are removed."""
     all_parts, proven, tried, answer = diff.all_parts, guilty, set[frozenset[int]](), None
     while len(tried) <= MORE:
         proven = diff.with_users(proven, learnt) if alone else diff.with_needed(proven, learnt)
@@ -356,8 +359,8 @@ def _search(
     diff: CommitDiff, base: frozenset[int], parts: list[frozenset[int]], learnt: Learnt
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], Round | None]]:
     """The smallest set of parts that is found to make the build slow, and the last round that showed this set. The set
-    is empty if the answer of a round is unknown. If no state between two states builds, the parts between these states
-    may need other parts, so they are applied after all other parts."""
+    is empty if the answer of a round is unknown. If none of the states between two states builds, the parts added
+    between these two states may need other parts, so the next round adds these parts after all other parts."""
     turn = tries = 0
     best: Round | None = None
     guessed = defaultdict[int, set[int]](set)

@@ -1,10 +1,10 @@
-"""Randomized layouts separate the effect of code placement from the effect of the source, if builds can be linked
-again.
+"""Decides with runs in randomized layouts, if builds can be linked again, whether code placement or the source causes a
+difference.
 
-A hunt begins with the usual layout of each build. The usual layout is one of many possible layouts, and neighbouring
-builds share much of their layouts. So a commit that only moves code can look like a change of speed, and more runs in
-the usual layout confirm this wrong result. Therefore the named commit is compared with its parents once more, each run
-in another randomized layout. The effect of a randomized layout is a part of the noise of a run, and is averaged out by
+A hunt begins with runs in the usual layout, in which the linker places the functions of a build if their order is not
+randomized. In the usual layout, a commit that only moves code can look like a change of speed, and more runs confirm
+this wrong result. Therefore the commit that the search names is compared with its parents again, in randomized layouts:
+each run uses another layout. The effect of a layout is then a part of the noise of a run, and is averaged out by
 repetitions.
 
 * If randomized layouts also show the difference, the commit is the culprit. A rank test compares the readings, because
@@ -91,13 +91,13 @@ class LayoutComparison:
 
     @property
     def layout_count(self) -> int:
-        """The number of compared layouts of each build; if the builds have different numbers, the smaller number."""
+        """The number of compared layouts of each build; if the numbers of the two builds differ, the smaller number."""
         return self.layouts.compared if self.layouts else 0
 
     @property
     def shows_difference(self) -> bool:
-        """Whether runs in randomized layouts show a difference, of at least SHOWN_SHARE of the difference in the usual
-        layout.
+        """Whether runs in randomized layouts show a difference that is at least the share SHOWN_SHARE of the difference
+        in the usual layout.
         """
         if not self.randomized or self.layout_count < FEWEST or self.p_value * self.layout_count > CHANCE:
             return False
@@ -105,27 +105,24 @@ class LayoutComparison:
 
     @property
     def excludes_difference(self) -> bool:
-        """Whether runs in randomized layouts show that the difference is smaller than SHOWN_SHARE of the difference in
-        the usual layout.
+        """Whether runs in randomized layouts show that the difference is smaller than the share SHOWN_SHARE of the
+        difference in the usual layout.
         """
-        required = SHOWN_SHARE * self.usual
-        return (
-            self.randomized is not None
-            and self.layout_count >= FEWEST
-            and self.randomized.probability_above(required) < ABSENT
-        )
+        if self.randomized is None or self.layout_count < FEWEST:
+            return False
+        return self.randomized.probability_above(SHOWN_SHARE * self.usual) < ABSENT
 
     @property
     def layouts_left(self) -> int:
-        """The number of layouts of each build that are still to be measured."""
+        """The number of further layouts of each build that have to be measured."""
         if self.shows_difference or self.excludes_difference or self.layout_count >= MOST:
             return 0
         return max(FEWEST - self.layout_count, min(self.layout_count // 2, STEP))
 
 
 def decide_with_layouts(now: Situation) -> Decision:
-    """The decision of the search. If builds can be linked again, a commit is not named from runs in the usual layout
-    alone, unless its change is too large for code placement.
+    """The decision of the search. If builds can be linked again, the search names a commit only after runs in
+    randomized layouts, except if the change is larger than code placement can cause.
     """
     if not now.policy.layouts or now.model.exact:
         return decide_changes(now)
@@ -151,8 +148,8 @@ def decide_with_layouts(now: Situation) -> Decision:
 
 
 def _placement_explains_ends(usual: Decision) -> bool:
-    """Whether the search between the ends begins, and the difference of the ends in the usual layout is so small that
-    code placement can cause it.
+    """Whether the ends are measured, the search for a commit begins, and the difference of the ends in the usual layout
+    is so small that code placement can cause it.
     """
     order, effect = usual.order, usual.belief.effect
     begins = isinstance(order, Measure) and order.purpose is Purpose.SEARCH and not order.counted
@@ -168,12 +165,11 @@ def _usual_decision(
     shares_builds: bool,
     model: NoiseModel,
 ) -> Decision:
-    """The decision at the end of the first part of a hunt, in the usual layout. The result is cached, because every
-    later decision needs the same result.
+    """The last decision of a hunt that used only runs in the usual layout. The result is cached, because every later
+    decision needs the result.
     """
-    return decide_changes(
-        Situation(graph, observations, policy, prior, ALL_FREE, shares_builds=shares_builds, model=model)
-    )
+    situation = Situation(graph, observations, policy, prior, ALL_FREE, shares_builds=shares_builds, model=model)
+    return decide_changes(situation)
 
 
 def compare_with_parents(randomized: Situation, step: Step) -> tuple[LayoutComparison, ...]:
@@ -219,8 +215,8 @@ def _is_randomized(observation: Observation) -> bool:
 
 
 def is_independent_of_layout(verdict: Verdict) -> bool:
-    """Whether a verdict from interleaved runs in the usual layout is final, because neither randomized layouts nor
-    paired runs can change it.
+    """Whether a verdict from interleaved runs in the usual layout is final, because runs in randomized layouts or
+    paired runs could not change the verdict.
     """
     match verdict:
         case Inconclusive(reason=reason):
@@ -238,25 +234,23 @@ Comparisons = Mapping[int, Sequence[LayoutComparison]]  # named commit → its c
 
 
 def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None:
-    """The order to measure a commit and its parents in more layouts, for the first commit that needs more layouts; None
-    if no commit needs more layouts.
+    """The work order to measure a commit and its parents in more layouts, for the first commit that needs more layouts;
+    None if no commit needs more layouts.
     """
     for candidate, of_commit in comparisons.items():
         if missing := {parent.parent: parent.layouts_left for parent in of_commit if parent.layouts_left}:
             if rounds := now.model.paired:  # paired runs compare the commit with one parent after the other
                 missing = dict([next(iter(missing.items()))])
-            plan = (
-                PlannedRuns(candidate, max(missing.values())),
-                *(PlannedRuns(parent, runs) for parent, runs in missing.items()),
-            )
+            of_parents = (PlannedRuns(parent, runs) for parent, runs in missing.items())
+            plan = (PlannedRuns(candidate, max(missing.values())), *of_parents)
             host, results = now.fleet.free_host, _weakest(of_commit).layouts
             return Measure(plan, Purpose.CONFIRM, host, True, results, together=rounds)
     return None
 
 
 def _with_layout_comparisons(verdict: Verdict | Measure, comparisons: Comparisons) -> Verdict:
-    """The verdict, in which each step has its comparison in randomized layouts: the comparison with the parent that
-    differs least from the step's commit."""
+    """The verdict, to which the comparison in randomized layouts is added for each named commit. For a merge, this is
+    the comparison with the parent that differs least from the commit."""
 
     def with_comparison(step: Step) -> Step:
         return replace(step, layouts=_weakest(comparisons[step.candidate]).layouts)
@@ -269,15 +263,15 @@ def _with_layout_comparisons(verdict: Verdict | Measure, comparisons: Comparison
 
 
 def _weakest(comparisons: Sequence[LayoutComparison]) -> LayoutComparison:
-    """The comparison with a parent that shows the smallest difference."""
+    """The comparison that shows the smallest difference, among the comparisons of a commit with its parents."""
     return min(comparisons, key=lambda comparison: comparison.randomized.drop if comparison.randomized else math.inf)
 
 
 def _randomized_decision(
     decision: Decision, usual: Verdict | Measure, comparisons: Comparisons, randomized: Situation
 ) -> Decision:
-    """The decision by runs in randomized layouts, and the comparisons of the commits that were named in the usual
-    layout."""
+    """The decision of the search that uses only runs in randomized layouts, combined with the comparisons of the
+    commits that the search in the usual layout named."""
     match decision.order:
         case Found() | Several() as verdict:
             of_verdict = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(verdict)}
@@ -297,8 +291,8 @@ def _randomized_decision(
 def _code_placement(
     usual: Verdict | Measure, comparisons: Comparisons, ratio: Interval, detectable: float
 ) -> CodePlacement:
-    """The verdict that code placement caused the largest change that runs in the usual layout show and runs in
-    randomized layouts do not show.
+    """The verdict that code placement caused a change: the largest change that runs in the usual layout show and runs
+    in randomized layouts do not show.
     """
     moved = [
         step for step in all_steps(usual) if not all(result.shows_difference for result in comparisons[step.candidate])

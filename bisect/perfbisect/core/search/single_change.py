@@ -1,17 +1,18 @@
-"""The hunt for the largest change in a range, on hosts of one class or of several classes.
+"""The search for the largest change in a range, on hosts of one host class (hosts of the same model) or several.
 
-The next order for a host depends on the levels and the drift of the host's class, and on the probabilities of a
-culprit, which all classes share. The next order measures the ends, confirms a probable culprit, or gains information;
-if no such order is left, the hunt ends with a verdict. A proof on one host class is sufficient for a verdict.
+The next work order (the description of the next measurement) for a host depends on the levels and the drift of the
+host's class, and on the probability of each culprit, which all classes share. The next work order measures the ends,
+confirms a probable culprit, or narrows the range. If no useful work order is left, the hunt ends with a verdict. A
+proof on one host class is sufficient for a verdict.
 
-All host classes are assumed to have the same culprit K. Each class has a separate record of its readings, with separate
-noise, drift, layout and size of the change. So the log likelihoods of K are summed:
+All host classes are assumed to have the same culprit K. Each host class has separate readings, noise, drift and effects
+of layouts, and a separate size of the change. So the log likelihoods of K are summed:
 
     log P(K | all)  =  log P(K)  +  Σ over the classes  log P(readings of the class | K)  +  a constant
 
-A class on which the ends do not differ does not show the place of the change, and is left out of the sum. If the range
-has several changes, the largest change may differ between classes. So the more the classes disagree about the place,
-the more weight have the probabilities by each class alone."""
+A host class on which the ends do not differ gives no evidence about the culprit, and is left out of the sum. If the
+range has several changes, host classes may differ in the largest change. So the more the host classes disagree about
+the culprit, the more weight have the probabilities that each host class gives alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,8 +64,8 @@ SPLIT = 0.05  # a build is undecided if its probability to be slow is between SP
 
 @dataclass(frozen=True, slots=True)
 class LeadingHypothesis:
-    """The most probable candidate, or class of candidates that no measurement can distinguish, with a slow and a fast
-    build."""
+    """The most probable candidate, or the most probable set of candidates that no build separates, with a slow and a
+    fast build."""
 
     members: tuple[int, ...]
     probability: float
@@ -73,15 +74,15 @@ class LeadingHypothesis:
 
     @property
     def is_single(self) -> bool:
-        """Whether only one candidate is left in the class."""
+        """Whether the hypothesis is one candidate, not a set of candidates that no build separates."""
         return len(self.members) == 1
 
 
 def leading_hypothesis(
     hypotheses: Hypotheses, posterior: Posterior, record: Record, *, is_stuck: bool = False
 ) -> LeadingHypothesis:
-    """The most probable candidate; or the most probable class of candidates, if only candidates that failed could split
-    it. If the search is ``is_stuck``, the most probable class is returned, whether it could be split or not."""
+    """The most probable candidate; or the most probable set of candidates that no build separates, if all builds that
+    could separate them have failed. If ``is_stuck`` is true, the most probable set is returned in any case."""
     by_candidate = hypotheses.candidate_probabilities(posterior.culprit)
     top = int(posterior.culprit.argmax())
     members = hypotheses.class_members(top)
@@ -100,8 +101,8 @@ def leading_hypothesis(
 
 
 def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
-    """The next order for ``host``, or the verdict; candidates that another host measures now are left out. ``analysis``
-    is None while an end has no reading."""
+    """The next work order for ``host``, or the verdict; candidates that another host measures now are left out.
+    ``analysis`` is None as long as good or bad has no reading."""
     if analysis is None:
         return first_end_runs(now.bad, now.model)
     if end_runs := analysis.second_end_runs(now.build_cost_in_runs):
@@ -131,8 +132,7 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
 
 
 def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget) -> Order:
-    """The verdict after no measurement promised enough bits; or an order for a proof, if failed builds are the
-    ``reason``."""
+    """The verdict if no measurement is useful; or a work order for a proof, if the ``reason`` is that builds failed."""
     leading = leading_hypothesis(analysis.hypotheses, analysis.posterior, analysis.record, is_stuck=True)
     if reason is Reason.UNBUILDABLE and leading.probability >= min(analysis.policy.confidence, MAX_PROBABILITY):
         return _proof_or_verdict(analysis, leading, budget) or _inconclusive(analysis, Reason.BY_CHANCE)
@@ -142,8 +142,8 @@ def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget
 
 
 def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Budget) -> Order | None:
-    """The next order for the proof of a culprit; the verdict if the proof is complete. The result is None if the proof
-    is complete, but a change remains too uncertain, whatever further runs of the ends show."""
+    """The next work order for the proof of a culprit; the verdict if the proof is complete. None if it remains too
+    uncertain that there is a change."""
     graph, policy, record, posterior = analysis.graph, analysis.policy, analysis.record, analysis.posterior
     if leading.slow in record.skipped:
         return _inconclusive(analysis, Reason.UNBUILDABLE)
@@ -160,9 +160,8 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
     proof = weakest_proof(proofs)
     # Exact counts prove even the smallest steps, so the largest step may be smaller than the smallest effect of
     # interest.
-    if analysis.model.exact and not (
-        proof.contrast and proof.contrast.probability_above(LARGE * min_log_change(policy)) > UNLIKELY
-    ):
+    large = LARGE * min_log_change(policy)
+    if analysis.model.exact and not (proof.contrast and proof.contrast.probability_above(large) > UNLIKELY):
         return _inconclusive(analysis, Reason.MANY_STEPS)
     probability = min(leading.probability * posterior.change, MAX_PROBABILITY)
     if probability < min(policy.confidence, MAX_PROBABILITY):
@@ -174,7 +173,7 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
 
 
 def _inconclusive(analysis: Analysis, reason: Reason) -> Inconclusive:
-    """An inconclusive verdict; its reason is LEFT_OUT, not UNBUILDABLE, if --skip left out one of its candidates."""
+    """An inconclusive verdict. UNBUILDABLE becomes LEFT_OUT if --skip has excluded a listed candidate."""
     verdict = undecided(analysis.belief, analysis.policy, reason)
     if reason is Reason.UNBUILDABLE and analysis.record.left_out.intersection(verdict.candidates):
         return replace(verdict, reason=Reason.LEFT_OUT)
@@ -182,7 +181,7 @@ def _inconclusive(analysis: Analysis, reason: Reason) -> Inconclusive:
 
 
 def _reason_to_stop(analysis: Analysis, budget: Budget) -> Reason:
-    """The reason why no measurement promises enough bits, so that the search stops."""
+    """The reason why no measurement promises enough information, so that the search stops."""
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     if not budget.may_build:
         return Reason.BUILDS_SPENT
@@ -199,7 +198,7 @@ def _reason_to_stop(analysis: Analysis, budget: Budget) -> Reason:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _HostClass:
-    """The hosts of one class, and the analysis of their readings."""
+    """The hosts of one host class, and the analysis of their readings."""
 
     name: str  # "" if all hosts are of one class
     host: int | None  # the host for the next order, a free host if possible; None if all hosts are lost
@@ -212,8 +211,7 @@ class _HostClass:
         return self.analysis is not None and self.analysis.shows_change
 
     def proof(self, step: Step) -> PairwiseProof | None:
-        """The comparison of the culprit with the parent closest in speed; None if a parent was not compared on this
-        class."""
+        """The comparison of the culprit with its parent closest in speed; None if the class did not measure a parent."""
         if self.analysis is None:
             return None
         proofs = pairwise_proofs(self.analysis.record, self.analysis.levels, step.candidate, step.parents)
@@ -221,7 +219,7 @@ class _HostClass:
 
 
 def decide_single_change(now: Situation) -> Decision:
-    """The next order, or the verdict. If the order is for a busy host, there is no order for a free host."""
+    """The next work order, or the verdict. A work order for a busy host means that free hosts have nothing to measure."""
     belief = prior_belief(now.graph, now.model)
     if verdict := verdict_without_search(now.graph, now.record, now.policy):
         return Decision(verdict, belief)
@@ -248,7 +246,7 @@ def decide_single_change(now: Situation) -> Decision:
 
 
 def _effect_of_leading_class(classes: Sequence[_HostClass]) -> Interval:
-    """The metric of bad relative to good, on the first host class with a clear difference, or else on the first class."""
+    """The ratio of bad to good on the first host class with a clear difference, or else on the first host class."""
     ratios = [part.analysis.end_ratio if part.analysis else None for part in classes]
     return ratios[shown_host_class(ratios)] or UNKNOWN
 
@@ -256,8 +254,8 @@ def _effect_of_leading_class(classes: Sequence[_HostClass]) -> Interval:
 def _classes_and_count(
     now: Situation, classes: list[_HostClass], main: Analysis, counts: Situation
 ) -> tuple[list[_HostClass], Measure | None]:
-    """The host classes, with a prior by instruction ``counts`` if these explain the change; and the order for the next
-    count."""
+    """The host classes, and the work order for the next exact count. If the ``counts`` of instructions explain the
+    change, the prior of the host classes is derived from the counts."""
     if of_ends := ends_to_count(counts, now, main):
         return classes, of_ends
     if not explains_time(count_rise(counts), main.ends, min_log_change(now.policy)):
@@ -268,12 +266,12 @@ def _classes_and_count(
 
 
 def _leading_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
-    """The analysis that views show for all host classes: preferably of a class that shows a change."""
+    """The analysis that views show: of the first host class that shows a change, or else of the first analysed class."""
     return next((c.analysis for c in sorted(classes, key=lambda c: not c.shows_change) if c.analysis), None)
 
 
 def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, share: float = 0.0) -> list[_HostClass]:
-    """The host classes with their analyses; ``prior``, (size,), is a prior by instruction counts."""
+    """The host classes with their analyses; ``prior`` has a probability of each culprit, from counts of instructions."""
     groups = separate_hypotheses(now.graph, now.record, prior, share)
     names = now.prior.classes
     if len(names) == 1:
@@ -290,7 +288,7 @@ def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, shar
 
 
 def _class_analysis(now: Situation, own: Situation, hypotheses: Hypotheses) -> Analysis | None:
-    """The analysis of one host class by its readings; ``hypotheses`` has the hypotheses that the builds of all classes
+    """The analysis of the readings of one host class; ``hypotheses`` are the culprits that the builds of all classes
     separate."""
     record = own.record
     if min(record.run_count(0), record.run_count(own.bad)) == 0:
@@ -304,7 +302,7 @@ def _class_analysis(now: Situation, own: Situation, hypotheses: Hypotheses) -> A
 def _order_and_wanted_builds(
     now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief
 ) -> tuple[Order, tuple[int, ...]]:
-    """The next order or the verdict, and the candidates whose builds a better order needs."""
+    """The next work order or the verdict, and the candidates to build because a better work order needs them."""
     order = _best_order(now, classes, main, belief)
     if not isinstance(order, Measure) or not (missing := now.missing_builds(order)):
         return order, ()
@@ -319,7 +317,7 @@ def _order_and_wanted_builds(
 
 
 def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
-    """The best order, whether its builds exist or not, or the verdict; ``main`` is the result of ``_leading_analysis``."""
+    """The best work order, even if it needs new builds, or the verdict; ``main`` is a result of ``_leading_analysis``."""
     policy, budget = now.policy, now.budget
     usable = [part for part in classes if part.host is not None]
     showing = [part for part in classes if part.host is None and part.shows_change]  # but all their hosts are lost
@@ -341,7 +339,8 @@ def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | 
 
 
 def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[ClassEffect, ...]:
-    """The effect on each host class: of ``step`` if it was compared with its parents, otherwise of bad against good."""
+    """The effect on each host class: the ratio of the culprit of ``step`` to its parent, if the host class compared
+    both, otherwise the ratio of bad to good."""
     effects = []
     for part in classes:
         if (analysis := part.analysis) and step and (proof := part.proof(step)) and proof.contrast:
@@ -352,7 +351,8 @@ def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[ClassEff
 
 
 def _evidence(classes: Sequence[_HostClass], step: Step | None) -> tuple[Interval, ...]:
-    """The field ``evidence`` of ``Decision``; a class that did not compare ``step`` may get the ratio of another class."""
+    """For each host class, the ratio on which the decision rests (the field ``evidence`` of ``Decision``); a host class
+    that did not compare ``step`` may get the ratio of another host class."""
     ratios: list[Interval | None] = []
     for part in classes:
         ratio = None
@@ -370,8 +370,8 @@ APART = 0.01  # prior probability that host classes differ in their largest chan
 
 
 def with_common_culprit(analyses: Sequence[Analysis | None]) -> list[Analysis | None]:
-    """The analyses of the host classes; the classes that show a change share the probabilities of a culprit. An
-    analysis is None if an end has no reading on the class."""
+    """The analyses of the host classes, changed such that all host classes that show a change share the probability of
+    each culprit. An analysis is None if good or bad has no reading on the host class."""
     showing = [analysis for analysis in analyses if analysis and analysis.shows_change]
     if len(showing) < 2:
         return list(analyses)

@@ -1,16 +1,16 @@
-"""The situation of a hunt, which is all that a decision depends on; the budget of a hunt; and subranges.
+"""The situation of a hunt (all data on which a decision of the search depends), the budget of a hunt, and subranges.
 
 The budget consists of the limits that the user sets for the runs, builds and minutes of a hunt. The runs and builds of
-an order are charged to the budget when the order begins. The finished runs of an order are charged twice until the
-order ends. Therefore, while an order is carried out, the search may plan fewer runs than the budget allows, but never
+a work order are charged to the budget when the work order begins; its finished runs are charged again until the work
+order ends. Therefore the search may plan fewer runs than the budget allows while a work order is carried out, but never
 more.
 
-A subrange is a part of a range: the commits that are reachable from one candidate and not from another candidate.
+A subrange is a part of a range: the commits that are reachable from one candidate (the bad end of the subrange) and not
+from another candidate (the good end).
 
 A branch inside a subrange may have begun before the subrange's good end. The commit where such a branch began is called
-a branch point of the subrange. A candidate of such a branch may lack changes that the good end has, and may have
-changes that the good end lacks. If the size of such a change is known, the readings of the candidate are corrected for
-the change.
+a branch point of the subrange. A candidate of such a branch may lack changes that the good end has, or have changes
+that the good end lacks. If the size of a change is known, the candidate's readings are corrected for the change.
 """
 
 import math
@@ -48,9 +48,9 @@ from perfbisect.core.inference.record import Record, arrange_observations
 
 @dataclass(frozen=True, slots=True)
 class ExtraCost:
-    """The runs and minutes that are charged to the budget of a hunt without being readings of the hunt, for instance
-    for hunts of other workloads that share the budget. Builds are left out, because each build is an observation of
-    each such hunt.
+    """The runs and minutes that are charged to the budget of a hunt, but are no readings of this hunt, for instance the
+    runs of hunts of other workloads in the same session. Builds are left out, because each hunt of the session observes
+    all builds.
     """
 
     runs: int = 0
@@ -62,8 +62,8 @@ NO_EXTRA_COST = ExtraCost()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """The limits of ``policy``, and the runs, builds and minutes that observations, present orders and other hunts have
-    spent."""
+    """The limits of ``policy``, and the runs, builds and minutes that this hunt, its present work orders and other
+    hunts of the session have spent."""
 
     record: Record
     policy: Policy
@@ -82,31 +82,31 @@ class Budget:
 
     @property
     def may_build(self) -> bool:
-        """Whether another build may be attempted; failed attempts are included in the spent builds."""
+        """Whether the budget of builds allows another build; failed builds are charged, too."""
         return self.builds_left() > 0
 
     def builds_left(self, planned: Collection[int] = ()) -> float:
-        """The number of builds that the budget allows after builds of the candidates ``planned``; negative if
+        """The number of builds that the budget still allows if the candidates ``planned`` are built; negative if
         ``planned`` exceeds the budget."""
         return (self.policy.max_builds or math.inf) - len(self._attempted.union(planned))
 
     def is_spent_verdict(self, order: Order) -> bool:
-        """Whether ``order`` is a verdict whose only reason is that a budget is spent."""
+        """Whether ``order`` is a verdict that is inconclusive because a budget is spent."""
         return isinstance(order, Inconclusive) and order.reason in (Reason.BUILDS_SPENT, self.reached_limit)
 
     def allows(self, order: Measure) -> bool:
-        """Whether the budget allows ``order``, perhaps with fewer runs (see ``within``)."""
+        """Whether the budget allows the work order ``order``, perhaps with fewer runs (see ``within``)."""
         if order.together and 0 < self.policy.max_runs < self._runs + 2:  # a round of paired runs has two runs
             return False
         return not self.reached_limit and self.allows_builds_of(order)
 
     def allows_builds_of(self, order: Measure) -> bool:
-        """Whether the builds that ``order`` needs are allowed."""
+        """Whether the budget allows the new builds that the work order ``order`` needs."""
         new = self._unbuilt(order) - self._attempted
         return not new or self.builds_left(new) >= 0
 
     def within(self, order: Measure) -> Measure:
-        """``order`` with at most as many runs as the budget allows, divided evenly among its builds."""
+        """The work order ``order`` with at most as many runs as the budget allows, divided evenly among its builds."""
         runs_left = self.policy.max_runs - self._runs
         if not self.policy.max_runs or sum(share.runs for share in order.plan) <= runs_left:
             return order
@@ -123,20 +123,20 @@ class Budget:
 
     @property
     def _attempted(self) -> frozenset[int]:
-        """The candidates whose build was attempted or ordered; a candidate that several hosts build counts once."""
-        return self.record.attempted.union(
-            self.fleet.candidates_in_build, *(self._unbuilt(order) for order in self.fleet.busy)
-        )
+        """The candidates whose build was attempted or is part of a present work order. A candidate that several hosts
+        build counts once."""
+        unbuilt = (self._unbuilt(order) for order in self.fleet.busy)
+        return self.record.attempted.union(self.fleet.candidates_in_build, *unbuilt)
 
     def _unbuilt(self, order: Measure) -> frozenset[int]:
-        """The candidates of ``order`` without a build on any host."""
+        """The candidates of the work order ``order`` that no host has built."""
         record = self.record
         return frozenset(share.candidate for share in order.plan) - record.built - record.skipped - set(record.builds)
 
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """A moment of the hunt over ``graph``: everything on which a decision depends."""
+    """The state of a hunt in the range ``graph``: all data on which the next decision of the search depends."""
 
     graph: Graph
     observations: Sequence[Observation]
@@ -163,12 +163,12 @@ class Situation:
 
     @cached_property
     def record(self) -> Record:
-        """The observations as arrays, the form that the statistical model needs."""
+        """The observations, arranged in arrays for the statistical model."""
         return arrange_observations(self.observations, self.policy, self.bad)
 
     @cached_property
     def budget(self) -> Budget:
-        """The limits of the policy, and the part of these limits that is spent."""
+        """The limits that the policy sets for runs, builds and minutes, and how much of each limit is spent."""
         return Budget(self.record, self.policy, self.fleet, self.extra_cost)
 
     def remapped(
@@ -178,13 +178,12 @@ class Situation:
         offset: Callable[[Reading], float] | None = None,
         **fields: Any,
     ) -> "Situation":
-        """A copy of this situation in which observations belong to other nodes, so that the search can use another
-        graph.
+        """A copy of this situation whose observations have other node numbers, for a search in another graph.
 
         ``node`` returns the new node of an observation, or None if the copy has to omit the observation. ``same_as``
         returns the new node whose build has the same binary as a given build; if ``same_as`` is None, a build keeps its
-        field ``same_as``. ``offset`` returns the number that is added to the value of a reading. ``fields`` are other
-        fields of the situation to change.
+        field ``same_as``. ``offset`` returns the number to add to the value of a reading. ``fields`` are further fields
+        to change.
         """
         observations: list[Observation] = []
         for item in self.observations:
@@ -204,32 +203,30 @@ class Situation:
         return replace(self, observations=observations, **fields)
 
     def with_readings(self, is_kept: Callable[[Reading], bool], **fields: Any) -> "Situation":
-        """A copy of this situation without the readings for which ``is_kept`` is false; ``fields`` are other changed
-        fields."""
+        """A copy of this situation without the readings for which ``is_kept`` is false; ``fields`` are further fields
+        to change."""
         return self.remapped(
             lambda item: item.candidate if not isinstance(item, Reading) or is_kept(item) else None, **fields
         )
 
     def charged_with(self, full: "Situation") -> "Situation":
-        """A copy of this situation whose budget is charged with all runs of ``full``. This situation has only a part of
-        the readings of ``full``.
+        """A copy of this situation whose budget is charged with all runs of the situation ``full``. This situation has
+        only some of the readings of ``full``.
         """
         runs = full.extra_cost.runs + count_runs(full.observations) - count_runs(self.observations)
         return replace(self, extra_cost=replace(full.extra_cost, runs=runs))
 
     def missing_builds(self, order: Measure) -> tuple[int, ...]:
-        """The candidates of ``order`` that build hosts have yet to build; empty if each host builds for itself."""
+        """The candidates of the work order ``order`` that no build host has built yet; empty if there are no build
+        hosts, so that each host makes the builds that it measures."""
         if not self.fleet.has_build_host:
             return ()
-        return tuple(
-            share.candidate
-            for share in order.plan
-            if share.runs and share.candidate not in self.record.built_on_any_host
-        )
+        built = self.record.built_on_any_host
+        return tuple(share.candidate for share in order.plan if share.runs and share.candidate not in built)
 
     @cached_property
     def build_cost_in_runs(self) -> float:
-        """The usual cost of one more build, as a number of runs that take equally long."""
+        """The usual duration of a build, as a multiple of the duration of a run."""
         return self.record.build_cost_in_runs(self.prior.build_cost)
 
 
@@ -252,10 +249,10 @@ class Subrange:
         return int(self.node_of[candidate]) in self.graph.candidates
 
     def situation(self, full: Situation, changes: Mapping[int, Sequence[Interval]]) -> Situation:
-        """The situation ``full`` restricted to the subrange, with readings corrected for known ``changes``.
+        """The part of the situation ``full`` that concerns the subrange, with readings corrected for known ``changes``.
 
         ``changes`` maps the candidate of each known change to the ratios of this change, one for each host class.
-        Several builds with equal binaries are represented by the first of their candidates in the subrange.
+        Readings of builds with equal binaries are assigned to the first candidate of the subrange that has this binary.
         """
         numbers = {
             v: int(self.node_of[v])
@@ -290,8 +287,8 @@ class Subrange:
         )
 
     def _correction(self, reading: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge) -> float:
-        """The known changes that good has and the build lacks, minus the changes that only the build has, in log
-        units."""
+        """The sum of the known changes that good contains and the reading's build lacks, minus the sum of the changes
+        that only the build contains, as logarithms of ratios."""
         if not changes or reading.candidate == self.good:
             return 0.0
         reach, host_class = ancestry_of(self.whole), prior.class_of(reading.host)
@@ -304,10 +301,11 @@ class Subrange:
         return tuple(int(self.nodes[node]) for node in nodes)
 
     def halving_candidates(self, build_probability: NDArray[np.float64]) -> list[int]:
-        """The candidates of the whole graph that halve the subrange about equally well, best first, without its ends.
+        """The candidates between the ends of the subrange that halve the subrange best or almost as well, best first,
+        as candidates of the whole graph.
 
-        The list is empty if no candidate between the ends of the subrange can be measured. ``build_probability`` (size
-        of the whole graph,) is the probability that each candidate can be built.
+        The list is empty if no candidate between the ends of the subrange can be measured. ``build_probability`` is the
+        probability that each candidate of the whole graph can be built.
         """
         below = ancestry_of(self.graph).ancestor_sums(self.graph.weight / self.graph.weight.sum())
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
@@ -330,9 +328,8 @@ def subrange(whole: Graph, good: int, bad: int) -> Subrange:
     node_of = np.full(whole.size, -1)
     node_of[nodes] = np.arange(len(nodes))
     parents = [(), *(() for _ in points), *(node_of[[*whole.parents_of(v)]].tolist() for v in candidates)]
-    return Subrange(
-        whole, good, bad, Graph.from_parents(parents, whole.weight[nodes].tolist(), len(points)), nodes, node_of
-    )
+    graph = Graph.from_parents(parents, whole.weight[nodes].tolist(), len(points))
+    return Subrange(whole, good, bad, graph, nodes, node_of)
 
 
 def verdict_without_search(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
@@ -350,9 +347,8 @@ def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
     confidence."""
     candidates = credible_set(belief.culprit, min(policy.confidence, MAX_PROBABILITY))
     probabilities = tuple(min(float(belief.culprit[v]) * belief.change, MAX_PROBABILITY) for v in candidates)
-    return Inconclusive(
-        candidates, probabilities, belief.effect, reason, (), float(belief.several), spent_limit(reason, policy)
-    )
+    several, limit = float(belief.several), spent_limit(reason, policy)
+    return Inconclusive(candidates, probabilities, belief.effect, reason, (), several, limit)
 
 
 def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:
@@ -361,16 +357,16 @@ def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inc
 
 
 def spent_limit(reason: Reason, policy: Policy) -> float | None:
-    """The budget of runs or of minutes, if the reason is that this budget is spent; None for any other reason."""
+    """The limit of runs or of minutes, if the reason is that this limit is reached; None for any other reason."""
     return {Reason.RUNS_SPENT: float(policy.max_runs), Reason.MINUTES_SPENT: policy.max_minutes}.get(reason)
 
 
 def within_budget(decision: Decision, now: Situation) -> Decision:
-    """The decision with at most the runs that the budget of ``now`` allows; a verdict if the budget allows no run or no
-    build.
+    """The decision, whose work order is cut to the runs that the budget of ``now`` allows; a verdict if the budget does
+    not allow the work order.
 
-    This function compares the decision with the whole budget, because the layer of the search that made ``decision``
-    may not know all runs that are charged to the budget.
+    This check is necessary because the part of the search that made ``decision`` may not know all runs that are charged
+    to the budget.
     """
     order, budget = decision.order, now.budget
     if not isinstance(order, Measure):
@@ -382,10 +378,11 @@ def within_budget(decision: Decision, now: Situation) -> Decision:
 
 
 def credible_set(culprit: np.ndarray, confidence: float) -> tuple[int, ...]:
-    """The fewest candidates that together have the probability ``confidence``, most probable first.
+    """The smallest set of candidates that contains the culprit with at least the probability ``confidence``, most
+    probable candidate first.
 
-    ``culprit`` (size,) is the probability of each candidate to be the culprit. The set contains all candidates that are
-    exactly as probable as the last candidate, because no reading separates these candidates.
+    ``culprit`` has the probability of each candidate to be the culprit. The set also contains all candidates that are
+    exactly as probable as its last candidate, because no build separates these candidates.
     """
     order = np.argsort(-culprit, kind="stable")
     total = np.cumsum(culprit[order])

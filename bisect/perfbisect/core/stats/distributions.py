@@ -1,23 +1,24 @@
-"""Distributions and tests: the normal, Student's, chi-square, mixtures of Student's, rank tests, and the information of
-a reading.
+"""Statistical functions: the normal distribution, Student's t distribution and its mixtures, the chi-square
+distribution, rank tests, and the information (in bits) that a reading gives.
 
-Accuracy: Student's p-value is exact. Student's 97.5 % point for few degrees of freedom is within 5e-4. Quantiles of
-mixtures have errors of at most 3e-5 of the scale. Normal scores and the expansion of quantiles, which the search uses,
-are accurate for many degrees of freedom and less accurate for few.
+The p-value of Student's t distribution is exact. Its tabulated 97.5 % point has an error of at most 5e-4. Quantiles of
+mixtures have errors of at most 3e-5 of the scale. The search uses ``normal_score`` and ``quantile``, which are less
+accurate for few degrees of freedom.
 
 The rank test (Mann and Whitney, On a Test of Whether one of Two Random Variables is Stochastically Larger than the
-Other, 1947) assumes no distribution of the values. Under the null hypothesis both samples are drawn from one
-distribution, and all assignments of the n + m ranks to the two samples are equally probable. The number of pairs (x, y)
-with x > y is then distributed as the coefficients of the Gaussian binomial
+Other, 1947) assumes no distribution of the values. Under the null hypothesis, the n values x and the m values y are
+drawn from one distribution, and all assignments of the n + m ranks to the two samples are equally probable. The
+probabilities of the number of pairs (x, y) with x > y are then the coefficients of the Gaussian binomial (a polynomial
+in q)
 
     Π (1 - q^(m + i)) / (1 - q^i),   i = 1 … n
 
 divided by their sum.
 
-The information of a reading is its mutual information with a binary label. The probability that the binary label is 1
-is p. The reading is normally distributed with variance 1; its means for the two labels differ by d. The mutual
-information is an integral without a closed form, whose values are computed once for a grid of logit p and log d², and
-are then interpolated.
+The information of a reading is its mutual information with a binary label, such as whether a build is slow. The label
+is 1 with probability p. The reading is normally distributed with variance 1, and its means for the labels 0 and 1
+differ by d. The mutual information is an integral without a closed form; its values are computed once for a grid of
+logit p and log d², and are then interpolated.
 """
 
 import math
@@ -54,12 +55,13 @@ def log_normal_cdf(x: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """Student's distribution with ``freedom`` degrees of freedom."""
+    """Student's t distribution with ``freedom`` degrees of freedom."""
 
     freedom: float
 
     def normal_score(self, t: float) -> float:
-        """The normal quantile with the same probability as Student's quantile ``t`` (Wallace's approximation)."""
+        """The normal quantile with the same cumulative probability as the value ``t`` of Student's t distribution
+        (Wallace's approximation)."""
         v = self.freedom
         return float(np.copysign(np.sqrt(v * np.log1p(t * t / v)) * (8 * v + 1) / (8 * v + 3), t))
 
@@ -70,7 +72,8 @@ class Student:
         return float(np.exp(log_normal_cdf(np.array(self.normal_score(t)))))
 
     def quantile(self, z: float = Z_975) -> float:
-        """The quantile with the same probability as the normal quantile ``z`` (Cornish and Fisher's expansion).
+        """The quantile with the same cumulative probability as the normal quantile ``z`` (Cornish and Fisher's
+        expansion).
 
         The computed 97.5 % point is 0.13 too low with two degrees of freedom, 0.003 with five, and 3e-4 with nine.
         """
@@ -79,11 +82,11 @@ class Student:
         return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
 
     def tabulated_quantile(self) -> float:
-        """The 97.5 % point for a whole number of degrees of freedom; few degrees of freedom are read from a table."""
+        """The 97.5 % quantile for a whole number of degrees of freedom, from a table if the number is small."""
         return FEW_T[int(self.freedom) - 1] if self.freedom <= len(FEW_T) else self.quantile()
 
     def two_sided_p_value(self, t: float) -> float:
-        """The two-sided p-value of ``t`` for whole degrees of freedom; exact except for rounding, and at least 0.
+        """The two-sided p-value of ``t`` for a whole number of degrees of freedom, exact except for rounding.
 
         The p-value is computed by the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
         """
@@ -99,11 +102,12 @@ class Student:
         return max(0.0, 1.0 - inside)
 
     def mixture_quantiles(self, weight: Array, location: Array, scale: Array, probabilities: Sequence[float]) -> Array:
-        """Quantiles of N mixtures, each of H shifted and scaled Student distributions; the result has the shape (N,
-        levels).
+        """Quantiles of several mixtures of shifted and scaled t distributions: a row for each mixture, and a column for
+        each of ``probabilities``.
 
-        Quantiles are found by bisection, to 1e-10 of the least scale. ``weight`` (H,) is common to all mixtures and
-        sums to one; ``location`` and ``scale`` have the shape (H, N).
+        Quantiles are found by bisection, to 1e-10 of the smallest scale. ``weight`` has the weight of each component,
+        which is the same in all mixtures; the weights sum to one. ``location`` and ``scale`` have a row for each
+        component and a column for each mixture.
         """
         # above 1000 degrees of freedom, Student's distribution equals the normal distribution in three digits
         freedom = float(np.clip(self.freedom, 1.0, 1000.0))
@@ -136,10 +140,11 @@ def log_sum_exp(logs: Array, axis: int | None = None) -> Array:
 
 
 def chi_square_quantile(z: float, freedom: float) -> float:
-    """The chi-square quantile with the same probability as the normal quantile ``z``, which is -Z_975 or Z_975.
+    """The 2.5 % or 97.5 % quantile of the chi-square distribution; ``z`` is the same quantile (-Z_975 or Z_975) of the
+    normal distribution.
 
-    The quantiles for few degrees of freedom are read from tables. For more degrees of freedom, the quantiles are
-    computed by Wilson and Hilferty's formula; they are at most 2 % too low.
+    The quantiles for up to six degrees of freedom are read from tables. For more degrees of freedom, the quantiles are
+    computed by Wilson and Hilferty's formula, and are at most 2 % too low.
     """
     table = FEW_LOW if z < 0 else FEW_HIGH
     if freedom <= len(table):
@@ -149,11 +154,12 @@ def chi_square_quantile(z: float, freedom: float) -> float:
 
 
 def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
-    """The p-value of the rank test that ``low`` has smaller values than ``high``.
+    """The one-sided p-value of the rank test (Mann and Whitney) whether the values ``low`` are smaller than the values
+    ``high``.
 
-    The p-value is the probability, if both samples are drawn from one distribution, that at most the observed number of
-    pairs has a ``low`` value that is not below the ``high`` value. A ``low`` value that equals the ``high`` value is
-    not below the ``high`` value.
+    The test counts the pairs of a ``low`` value and a ``high`` value in which the ``low`` value is greater or equal.
+    The p-value is the probability, if both samples are drawn from one distribution, that the number of these pairs is
+    at most the observed number.
     """
     x, y = np.asarray(low), np.asarray(high)
     exceptions = int((x[:, None] >= y[None, :]).sum())
@@ -161,11 +167,12 @@ def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
 
 
 def signed_rank_p_value(differences: Sequence[float]) -> float:
-    """The p-value of the signed-rank test that ``differences`` are above 0.
+    """The one-sided p-value of Wilcoxon's signed-rank test whether ``differences`` are above 0.
 
-    The p-value is the probability, if the distribution of differences is symmetric around 0, that the rank sum of the
-    differences that are not above 0 is at most the observed rank sum. Values with equal absolute values share the mean
-    of their ranks. Source: Frank Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945).
+    The statistic is the sum of the ranks of the differences that are 0 or below. The p-value is the probability, if the
+    distribution of differences is symmetric around 0, that this sum is at most the observed sum. Differences with equal
+    absolute values get the mean of their ranks. Source: Frank Wilcoxon, "Individual Comparisons by Ranking Methods",
+    Biometrics Bulletin 1 (1945).
     """
     values = np.asarray(differences)
     _, size, count = np.unique(np.abs(values), return_inverse=True, return_counts=True)
@@ -180,7 +187,8 @@ def signed_rank_p_value(differences: Sequence[float]) -> float:
 
 @lru_cache(maxsize=128)
 def _rank_sum_probabilities(n: int, m: int) -> Array:
-    """The probabilities of at most k pairs with x > y, for k = 0, 1 … n·m and samples of n and m values."""
+    """For k = 0, 1 … n·m: the probability that at most k pairs (x, y) have x > y, if ``n`` values x and ``m`` values y
+    are drawn from one distribution."""
     ways = np.ones(1)
     for i in range(1, n + 1):
         longer = np.zeros(len(ways) + m + i)
@@ -199,15 +207,15 @@ LOG_SQUARE = np.linspace(np.log(1e-3), np.log(150.0), 48)
 
 
 def binary_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The entropy of a binary label of probability ``p``, in bits."""
+    """The entropy, in bits, of a binary label that is 1 with probability ``p``."""
     q = np.clip(p, 1e-15, 1 - 1e-15)
     return -(q * np.log2(q) + (1 - q) * np.log2(1 - q))
 
 
 def exact_label_information(p: float, distance: float) -> float:
-    """The information of a reading about a label of probability ``p``, in bits.
-
-    ``distance`` is the distance between the two means, in standard deviations.
+    """The mutual information, in bits, of a reading and a binary label that is 1 with probability ``p``, computed by
+    numerical integration. ``distance`` is the distance between the reading's means for the labels 0 and 1, in standard
+    deviations.
     """
     x, step = np.linspace(-9 - distance / 2, 9 + distance / 2, 1001, retstep=True)
     low = np.exp(-0.5 * (x + distance / 2) ** 2) / np.sqrt(2 * np.pi)
@@ -223,7 +231,8 @@ def _information_table() -> NDArray[np.float64]:
 
 
 def label_information(p: NDArray[np.float64], squared_distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mutual information, in bits, of a reading and a binary label that is 1 with probability ``p``; interpolated.
+    """The mutual information, in bits, of a reading and a binary label that is 1 with probability ``p``, interpolated
+    in a table.
 
     ``squared_distance`` is the squared distance between the reading's means for the labels 0 and 1, in units of the
     reading's variance.

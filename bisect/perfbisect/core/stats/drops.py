@@ -1,22 +1,23 @@
 """Which drops of a comparison are hunted, and between which two builds.
 
-Each build is compared with the build to its left in the table (its left neighbour). If a build is slower than its left
-neighbour, the hunt searches the range between these two builds. Several small losses in successive builds may each be
-too small to be shown between neighbours. So each build is also compared with the first build. If a build is slower than
-the first build, and neither this build nor an earlier build is slower than its left neighbour, the hunt searches the
-range from the first build to this build. If several builds are slower than the first build, only the range from the
-first build to the earliest of these builds is hunted, because the later builds still have the loss of the earliest
-build.
+Each build is compared with the build to its left in the table of the comparison (its left neighbour). If a build is
+slower than its left neighbour, the hunt searches the range between these two builds. Each build is also compared with
+the first build, because each of several small losses in successive builds may be too small to be shown between
+neighbours. If a build is slower than the first build, and neither this build nor an earlier build is slower than its
+left neighbour, the hunt searches the range from the first build to this build. If several builds are slower than the
+first build, only the range from the first build to the earliest of these builds is hunted, because the later builds
+still have the loss of the earliest build.
 
-A drop is announced if the metric is worse by at least ``min_loss`` and the difference is real (not by chance). All
-differences between neighbours and from the first build, over all workloads, are one family, in which false discoveries
-are controlled (``largest_real_p_value``). The difference between the first and the second build is counted once,
-although these builds are also neighbours. In simulations, at most 5 of 100 comparisons of equal builds announce a drop.
+A drop is announced if the metric is worse by at least ``min_loss`` and the difference is real (not by chance). The rate
+of false discoveries (``largest_real_p_value``) is controlled over all differences between neighbours and all
+differences from the first build, of all workloads together. The difference between the first and the second build is
+counted only once, although it is a difference between neighbours and a difference from the first build. In simulations,
+at most 5 of 100 comparisons of equal builds announce a drop.
 
-A hunt of commits needs two revisions that are built and configured alike. So prebuilt binaries, and builds with an
-additional configuration, are left out. A build's neighbours and the first build are determined separately for each
-variant. A build that failed in a workload is left out of that workload's comparisons; the builds before and after the
-failed build are then neighbours.
+A hunt of commits needs two revisions that are built and configured alike. So the module ignores prebuilt binaries, and
+builds with an additional server configuration. A build's neighbours and the first build are determined separately for
+each variant. A build that failed in a workload is left out of that workload's comparisons; the builds before and after
+the failed build are then neighbours.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -54,7 +55,7 @@ class DropRange:
 
     first: int
     last: int
-    drops: tuple[Drop, ...]  # in the order of their workloads
+    drops: tuple[Drop, ...]  # in the order of the workloads
 
 
 def find_drops_to_hunt(trial: SessionState, min_loss: float) -> list[Drop]:
@@ -64,22 +65,18 @@ def find_drops_to_hunt(trial: SessionState, min_loss: float) -> list[Drop]:
     works = range(len(trial.request.works))
     family = [drop for work in works for drop in comparable_differences(trial, work)]
     limit, metric = largest_real_p_value(drop.ratio.p for drop in family), trial.request.metric
-    worse = [
-        drop for drop in family if drop.ratio.has_p_value_up_to(limit) and loss_fraction(drop.ratio, metric) >= min_loss
-    ]
-    return [
-        drop for work in works for drop in select_drops_to_hunt(trial, [drop for drop in worse if drop.work == work])
-    ]
+    real = [drop for drop in family if drop.ratio.has_p_value_up_to(limit)]
+    worse = [drop for drop in real if loss_fraction(drop.ratio, metric) >= min_loss]
+    by_work = ([drop for drop in worse if drop.work == work] for work in works)
+    return [drop for drops in by_work for drop in select_drops_to_hunt(trial, drops)]
 
 
 def comparable_differences(trial: SessionState, work: int) -> list[Drop]:
-    """The differences between the tested pairs of builds in a workload. A pair is omitted if its common rounds are too
-    few for a p-value.
+    """The differences between the tested pairs of builds in a workload. A pair is omitted if too few rounds measured
+    both builds for a p-value.
     """
-    rounds, step = (
-        mean_logs_by_round(trial, work, trial.request.metric),
-        log_resolution(trial, work, trial.request.metric),
-    )
+    metric = trial.request.metric
+    rounds, step = mean_logs_by_round(trial, work, metric), log_resolution(trial, work, metric)
     ratios = [(*ends, paired_ratio(rounds[ends[0]], rounds[ends[1]], step)) for ends in tested_pairs(trial, rounds)]
     return [Drop(work, first, last, ratio) for first, last, ratio in ratios if ratio and ratio.p is not None]
 
@@ -99,8 +96,8 @@ def tested_pairs(trial: SessionState, measured_builds: Collection[int]) -> list[
 
 
 def huntable_builds(builds: Sequence[TrialBuild]) -> list[list[int]]:
-    """For each variant, the numbers of the builds between which a hunt can search: builds of revisions, without an
-    additional configuration.
+    """For each variant, the numbers of the builds between which a hunt can search: builds of revisions without an
+    additional server configuration.
     """
     by_variant: dict[str, list[int]] = {}
     for number, build in enumerate(builds):
@@ -129,7 +126,9 @@ def loss_fraction(ratio: Ratio, metric: str) -> float:
 
 
 def ranges_of_drops(drops: Iterable[Drop]) -> list[DropRange]:
-    """The drops, grouped by their two builds, ordered by build; each group is hunted once."""
+    """The drops, grouped by the two builds between which they are, in the order of the builds; one hunt searches for
+    all drops of a group.
+    """
     together: dict[Ends, list[Drop]] = {}
     for drop in drops:
         together.setdefault((drop.last, drop.first), []).append(drop)

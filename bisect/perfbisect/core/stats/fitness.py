@@ -1,4 +1,4 @@
-"""Whether a host is as fast and as quiet as before, from the level and the noise of repeated checks.
+"""Whether a host is as fast as before, and its noise as low as before, from repeated checks of the level and the noise.
 
 All checks of a host measure the same build and the same workload. The baseline of a check is the median of the earlier
 checks of the same build and workload, because a single bad day does not change a median. A check has a fault
@@ -6,8 +6,8 @@ checks of the same build and workload, because a single bad day does not change 
     of the level   if the level is lower than the baseline by at least FALL
     of the noise   if the noise is at least DOUBLED times the baseline; a noise below LEAST counts as LEAST
 
-and if the difference also is at least SPREAD standard deviations between earlier checks. Two successive checks with the
-same fault, relative to the baseline of the checks before these two checks, make a host unfit. The baseline of an unfit
+and if the difference is also at least SPREAD times the standard deviation of the earlier checks. A host becomes unfit
+if two successive checks have the same fault, relative to the baseline before these two checks. The baseline of an unfit
 host does not change, because a speed that stays bad for weeks must not become usual. The host is fit again after two
 successive checks without a fault, or if the user accepts a check. If another build is checked, for instance a build by
 another compiler, a separate baseline begins; a host that was unfit remains unfit.
@@ -35,7 +35,7 @@ ROUNDED = 1e-9  # tolerance of rounding: a fall of exactly FALL counts
 
 
 class Fault(StrEnum):
-    """The quantity that is worse in a check than in the baseline."""
+    """The quantity (level or noise) that is worse in a check than in the baseline (the median of earlier checks)."""
 
     LEVEL = "level"
     NOISE = "noise"
@@ -54,7 +54,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """The reason why a host is unfit, and the facts of the second of two checks that had the same fault."""
+    """The fault that made a host unfit, and the measured facts of the second check with this fault."""
 
     faults: tuple[Fault, ...]
     since: float  # when the first of the two checks began
@@ -116,9 +116,8 @@ def fitness_after_checks(checks: Iterable[Check]) -> Iterator[Fitness]:
             baselines, doubted, unfit = {}, {}, {}
         now = check.facts
         usual, previous = baselines.setdefault(now.identity, []), doubted.pop(now.identity, None)
-        level = (
-            math.exp(now.level - median(check_facts.level for check_facts in usual)) if len(usual) >= EARLIER else None
-        )
+        levels = [check_facts.level for check_facts in usual]
+        level = math.exp(now.level - median(levels)) if len(usual) >= EARLIER else None
         faults = find_faults(now, usual)
         both = tuple(fault for fault in faults if previous and fault in find_faults(previous.facts, usual))
         if now.identity in unfit:

@@ -190,8 +190,7 @@ def mean_square_interval_factors(freedom: float) -> tuple[float, float]:
 
 
 def _interval_of_sum(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the sum of ``parts``, which are weighted mean squares with ``freedoms`` degrees of freedom.
-    """
+    """The 95 % interval of the sum of ``parts``, which are weighted mean squares with ``freedoms`` degrees of freedom."""
     total = sum(parts)
     ends = [mean_square_interval_factors(freedom) for freedom in freedoms]
     down = math.sqrt(sum(((1 - low) * part) ** 2 for part, (low, _) in zip(parts, ends, strict=True)))
@@ -229,10 +228,8 @@ def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | No
     """The standard deviation of the ratio of the metric in paired runs, and of the ratio of their CPU times; None for
     too few pairs."""
     pairs, metric = [*pair_runs(run.facts for run in trial.runs)], trial.request.metric
-    values = (
-        [(read(first, metric), read(second, metric)) for first, second in pairs]
-        for read in (log_metric, log_metric_by_cpu)
-    )
+    readers = (log_metric, log_metric_by_cpu)
+    values = ([(read(first, metric), read(second, metric)) for first, second in pairs] for read in readers)
     noise, of_cpu = map(sd_of_pair_differences, values)
     return None if noise is None else (noise, of_cpu)
 
@@ -257,8 +254,7 @@ def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
 
 
 def advise_repeats(trial: SessionState, noise: Noise) -> AdvisedRepeats:
-    """The recommended number of runs in a visit, and the length of a run, for the workload of the A/A test ``trial``.
-    """
+    """The recommended number of runs in a visit, and the length of a run, for the workload of the A/A test ``trial``."""
     return best_runs_and_length(noise, trial.request.works[0].time, *run_and_visit_costs(trial))
 
 

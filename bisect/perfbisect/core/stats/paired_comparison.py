@@ -137,11 +137,8 @@ def compare_builds(trial: SessionState, metric: str) -> list[WorkloadRatios]:
     for number, work in enumerate(trial.request.works):
         rounds, step = mean_logs_by_round(trial, number, metric), log_resolution(trial, number, metric)
         ratios = tuple(paired_ratio(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
-        works.append(
-            WorkloadRatios(
-                work.name, work.group, ratios, counter_medians(comparable_runs(trial, number), further, metric)
-            )
-        )
+        medians = counter_medians(comparable_runs(trial, number), further, metric)
+        works.append(WorkloadRatios(work.name, work.group, ratios, medians))
     limit = largest_real_p_value(ratio.p for row in works for ratio in row.ratios if ratio)
     groups = list(dict.fromkeys(row.group for row in works))
     marked = ([ratio and replace(ratio, real=ratio.has_p_value_up_to(limit)) for ratio in row.ratios] for row in works)
@@ -170,9 +167,7 @@ def mean_logs_by_round(trial: SessionState, workload: int, metric: str) -> dict[
             logs.setdefault(run.subject, {}).setdefault(run.round, []).append(0.0)
             run, measured = own_run, level - measured
         logs.setdefault(run.subject, {}).setdefault(run.round, []).append(measured)
-    return {
-        subject: {number: mean(readings) for number, readings in rounds.items()} for subject, rounds in logs.items()
-    }
+    return {build: {number: mean(readings) for number, readings in rounds.items()} for build, rounds in logs.items()}
 
 
 def log_resolution(trial: SessionState, workload: int, metric: str) -> float:
@@ -202,9 +197,8 @@ def paired_ratio(
 
     The logarithms are rounded to multiples of ``resolution``.
     """
-    differences = [
-        build_rounds[number] - base_rounds[number] for number in sorted(base_rounds.keys() & build_rounds.keys())
-    ]
+    common_rounds = sorted(base_rounds.keys() & build_rounds.keys())
+    differences = [build_rounds[number] - base_rounds[number] for number in common_rounds]
     if not differences:
         return None
     middle, count = mean(differences), len(differences)
@@ -227,10 +221,8 @@ def is_every_ratio_measured(trial: SessionState) -> bool:
 def builds_without_metric(trial: SessionState) -> list[tuple[int, int]]:
     """The (workload, build) pairs that have runs, but no run with a value of the metric."""
     with_runs = {(run.work, run.subject) for run in trial.runs}
-    with_metric = {
-        (run.work, run.subject) for run in trial.runs if (metric_value(run.facts, trial.request.metric) or 0) > 0
-    }
-    return sorted(with_runs - with_metric)
+    measured = (run for run in trial.runs if (metric_value(run.facts, trial.request.metric) or 0) > 0)
+    return sorted(with_runs - {(run.work, run.subject) for run in measured})
 
 
 def counter_medians(runs: Sequence[TrialRun], builds: range, metric: str) -> dict[str, tuple[float | None, ...]]:
@@ -309,9 +301,8 @@ def _cost_medians(runs: Sequence[RunFacts], *, machine_cpu: bool) -> Values:
     if machine_cpu:
         shares = [(run.system.get("us"), run.system.get("sy"), run.qps) for run in runs]
         per_operation = [quotient(us + sy, qps) for us, sy, qps in shares if us is not None and sy is not None]
-        medians["cpu/o"] = (
-            median(of_machine) if (of_machine := [cpu for cpu in per_operation if cpu is not None]) else None
-        )
+        of_machine = [cpu for cpu in per_operation if cpu is not None]
+        medians["cpu/o"] = median(of_machine) if of_machine else None
     return tuple(medians.values())
 
 

@@ -1,14 +1,14 @@
 """The speed line of a series of releases: the level of each release in a workload, and the steps between levels.
 
 **Levels.** A visit of release i in round r is modelled as x[i][r] = level[i] + round[r] + error, fitted by least
-squares. round[r] is the effect of the machine's state during round r on all visits of the round. Levels are more
-exact than ratios to one release, because all such ratios would contain the error of that release. The standard error
-of a level follows from the residuals:
+squares. round[r] is the effect of the machine's state during round r on all visits of the round. Levels are more exact
+than ratios to one release, because all such ratios would contain the error of that release. The standard error of a
+level is computed from the residuals of the fit:
 
     s² = Σ residual² / (visits - releases - rounds + 1),     error = s / √(rounds of the release with the fewest rounds)
 
-Rounds are in random order (core/domain/trials.py), so that a machine that is slow for some minutes slows down releases at
-random, and not neighbours.
+Each round measures the releases in random order (core/domain/trials.py), so that a machine that is slow for some
+minutes slows down random releases, not neighbouring releases.
 
 **Steps.** The level of a release differs from its neighbours for three reasons: the measurement error; the placement of
 its code, which changes at random with every release and is not averaged out by repetition; and changes of speed, which
@@ -16,17 +16,17 @@ persist. The measurement error and the code placement together make the scatter 
 from the smaller differences between neighbouring levels, because the larger differences may be steps (after Rice,
 Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed).
 
-An arc is a sequence of successive releases. The rest consists of all releases before and after the arc (circular binary
-segmentation: Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases, m ≤ n - m of them in the
-arc, and the scatter s of the line,
+An arc is a sequence of successive releases. The rest consists of all releases outside of the arc (circular binary
+segmentation: Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases in all, m of them in the
+arc (m ≤ n - m), and the scatter s of the line, the statistic is
 
     z = |mean of the arc - mean of the rest| / (s √(1/m + 1/(n - m)))
 
-The most extreme release of an arc is left out of m and of the mean, so that a single unusual build makes no step. The
-p-value of z is by Student's t-distribution. For an arc of a single release, the distribution has only ODD degrees of
-freedom, so that its long tails include builds that are unusual by chance. The p-value is multiplied by the number of
-arcs. If the smallest p-value is at most ``false_rate``, the arc with this p-value is cut out of the line. After the
-cut, each part of the line is searched separately, with a part of ``false_rate`` that is proportional to its number of
+The most extreme release of an arc is left out of m and of the mean, so that a single unusual build makes no step.
+Student's t-distribution gives the p-value of z. For an arc of a single release, the distribution has only ODD degrees
+of freedom, so that its long tails include builds that are unusual by chance. Each p-value is multiplied by the number
+of tested arcs. If the smallest p-value is at most ``false_rate``, the arc with this p-value is cut out of the line.
+Then each piece of the line is searched separately; its share of ``false_rate`` is proportional to its number of
 releases. At the end, each cut is tested again between its neighbouring cuts, and moved to the position with the
 smallest residual sum of squares.
 
@@ -34,11 +34,11 @@ Several workloads get equal parts of ``false_rate`` (Bonferroni), so that ``fals
 benchmarks/series/run.py checks the rate: it simulates tables without a change, and counts the tables with a step.
 
 **Readings measured elsewhere.** A series that another system measured has one reading for each commit, and successive
-readings are often days apart. If a machine is slow for a week, neighbouring readings are alike. Single readings may be
-outliers. Readings further than FAR standard deviations from the running median are excluded. If neighbouring readings
-are alike, means of w successive readings scatter by more than 1/√w of the scatter of a reading. Therefore the scatter
-of a line is the largest value, over all w in WIDTHS, of √w times the scatter of means of w readings (block means, as in
-simulations: Law and Kelton, 1984).
+readings are often days apart. If a machine is slow for a week, neighbouring readings are correlated. Single readings
+may be outliers. Readings further than FAR standard deviations from the running median are excluded. The scatter of
+means of w successive readings is larger than 1/√w times the scatter of single readings if neighbouring readings are
+correlated. Therefore the scatter of a line is the largest value, over all w in WIDTHS, of √w times the scatter of means
+of w readings (block means, as in simulations: Law and Kelton, 1984).
 """
 
 import math
@@ -77,8 +77,8 @@ Array = NDArray[np.float64]
 class LevelStep:
     """A change of the level that persists, at least until the next step.
 
-    Releases are numbered like levels. The change happened between the releases ``before`` and ``after``, which are
-    neighbours.
+    A release has the same number as its level. The change happened between the releases ``before`` and ``after``, which
+    are neighbours.
     """
 
     before: int
@@ -112,8 +112,8 @@ def scatter_of_levels(levels: Sequence[float], min_scatter: float = 0.0) -> floa
 
 
 def freedom_of_scatter(levels: int) -> int:
-    """The degrees of freedom of a scatter that is estimated from a number of ``levels``, found by simulation with
-    normal levels.
+    """The degrees of freedom of a scatter that is estimated from this number of ``levels``, as simulations with normal
+    levels have shown.
     """
     return max(3, round(0.7 * levels))
 
@@ -133,8 +133,8 @@ class StepSearch:
         return sorted({*arc_ends, *(cut for a, b in pairwise([start, *arc_ends, end]) for cut in self.find_cuts(a, b))})
 
     def most_significant_arc(self, start: int, end: int) -> list[int]:
-        """The ends of the most significant arc from ``start`` to ``end``, without ends that equal ``start`` or
-        ``end``; empty if no arc is significant.
+        """The ends of the most significant arc (sequence of releases) from ``start`` to ``end``, except an end that
+        equals ``start`` or ``end``; empty if no arc is significant.
         """
         count = end - start
         if count < 2:
@@ -176,7 +176,7 @@ class StepSearch:
         return Student(min(self.freedom, ODD) if width == 1 else self.freedom).two_sided_p_value(z)
 
     def false_rate_for(self, count: int) -> float:
-        """The part of the rate of false steps that is assigned to a part of the line with ``count`` releases."""
+        """The share of the rate of false steps for a piece of the line with ``count`` releases."""
         return self.false_rate * count / len(self.levels)
 
     def significant_cuts(self, cuts: list[int]) -> list[int]:
@@ -222,18 +222,16 @@ class StepSearch:
     def step_at_cut(self, start: int, cut: int, end: int) -> LevelStep:
         """The step at a cut, which is between the neighbouring cuts ``start`` and ``end``.
 
-        Positions of the step are weighted by Bayes' rule, with equal priors, unknown levels, and an estimated scatter.
+        Each possible position of the step has a weight by Bayes' rule, computed with equal priors of the positions,
+        unknown levels, and an estimated scatter.
         """
         earlier, later = self.levels[start:cut], self.levels[cut:end]
         squares = self.squares_by_cut(start, end)
         sizes = np.arange(1, end - start)
         weight = -0.5 * np.log(sizes * (end - start - sizes))
         scatter_squares = self.freedom * self.sd**2
-        weight -= (
-            (self.freedom + end - start - 2)
-            / 2
-            * np.log((scatter_squares + squares) / (scatter_squares + squares.min()))
-        )
+        growth = np.log((scatter_squares + squares) / (scatter_squares + squares.min()))
+        weight -= (self.freedom + end - start - 2) / 2 * growth
         mass = np.exp(weight - weight.max())
         order = np.argsort(-mass, kind="stable")
         inside = order[: int(np.searchsorted(np.cumsum(mass[order]), MASS * mass.sum())) + 1]
@@ -250,7 +248,7 @@ MeansByRound = Mapping[int, Mapping[int, float]]  # release → round → mean l
 
 @dataclass(frozen=True, slots=True)
 class SpeedLine:
-    """The speed of one workload over the releases. A release is numbered by its position among the builds of the trial."""
+    """The speed of one workload over the releases, which are numbered by their positions among the trial's builds."""
 
     work: str
     ratios: tuple[float | None, ...]  # relative to the first release that was measured; None for a gap
@@ -261,8 +259,8 @@ class SpeedLine:
 
     @property
     def plateaus(self) -> list[float | None]:
-        """For each release, the mean level between the step before and the step after it; None before the first
-        release that was measured.
+        """For each release, the mean level between the step before the release and the step after the release; None
+        before the first measured release.
         """
         means: list[float | None] = []
         for start, end in pairwise([0, *(step.after for step in self.steps), len(self.ratios)]):
@@ -330,9 +328,8 @@ def line_of_readings(workload: str, readings: Sequence[float], false_rate: float
     off = np.abs(every - beside)
     near = np.flatnonzero(off <= FAR * max(float(np.median(off)) / NORMAL.inv_cdf(0.75), SMALLEST))
     line = every[near]
-    of_means = (
-        math.sqrt(wide) * scatter_of_levels(block_means(line, wide)) for wide in WIDTHS if len(line) >= MEANS * wide
-    )
+    widths = (wide for wide in WIDTHS if len(line) >= MEANS * wide)
+    of_means = (math.sqrt(wide) * scatter_of_levels(block_means(line, wide)) for wide in widths)
     level = {int(index): float(x) for index, x in zip(near, line, strict=True)}
     return line_of_levels(workload, level, len(every), false_rate, None, max(of_means, default=0.0))
 
@@ -380,8 +377,8 @@ def makes_worse(step: LevelStep, metric: str) -> bool:
 
 
 def suggested_hunts(lines: Sequence[SpeedLine], metric: str) -> list[SuggestedHunt]:
-    """The hunts for steps: first the changes for the worse, then by decreasing size; steps between the same two
-    releases share a hunt.
+    """The hunts for steps: hunts for changes to the worse come first, and larger changes before smaller changes; one
+    hunt is for all steps between the same two releases.
     """
     steps_of: dict[tuple[bool, int, int], list[tuple[str, float]]] = {}
     for line in lines:

@@ -1,26 +1,26 @@
 """The tips of a branch that is measured each night, the levels of the tips, and the steps between levels.
 
-A night is a comparison of the newest tip with a few earlier tips (``tips_to_measure_again``). The levels of all
-nights together are the line of the branch. The machine may have another speed in each night; the nights are comparable
-because some tips are measured in several nights. Levels and steps are computed as for a series of releases
-(core/stats/release_series.py). The tips are divided into blocks of BLOCK tips. Each tip of a block is measured together
-with the first tip of the block, because otherwise the errors of neighbouring tips would add up from night to night and
-look like a slow change of speed.
+A night is a comparison of the newest tip with a few earlier tips (``tips_to_measure_again``). The levels of the tips,
+computed from all nights together, are called the line of the branch. The machine may have another speed in each night;
+the nights are comparable because some tips are measured in several nights. Levels and steps are computed as for a
+series of releases (core/stats/release_series.py). The tips are divided into blocks of BLOCK tips. Each tip of a block
+is measured together with the first tip of the block, because otherwise the errors of differences between successive
+tips would add up from night to night and look like a slow change of speed.
 
 ``find_steps`` (core/stats/release_series.py) finds a drop at the end of a line only after several nights: the method
-needs eight tips, and more than one tip after the drop, so that one unusual build makes no step. So a difference between
-neighbouring tips is also a step, called a jump, if the p-value of Student's z is at most JUMP, with s the scatter of
-the line and e, e' the standard errors of the two tips:
+needs eight tips, and more than one tip after the drop, so that one unusual build makes no step. Therefore a difference
+between neighbouring tips is also a step, called a jump, if the p-value of z by Student's t-distribution is at most
+JUMP. s is the scatter of the line, and e and e' are the standard errors of the two tips:
 
     z = |difference| / √(2 s² + e² + e'²)
 
-If layouts are normal, about one of a thousand tips is wrongly a drop, and more if layouts have long tails. Each wrong
-drop costs a hunt, whose verdict is code placement or not reproduced. A hunt with one of these verdicts sends no
-notification, and its range is not hunted again. A drop that is too small for a jump is found by ``find_steps`` after a
-few nights. All neighbouring tips are tested, not only the newest pair, so that the hunt for a jump may also begin in a
-later night. In a line of fewer than SURE tips, most differences between neighbours may be steps, which would make the
-scatter too large. In such a short line, s is the measured scatter, but at least ASSUMED (the usual effect of layouts)
-and at most 2 · ASSUMED.
+If the effects of layouts have a normal distribution, perfbisect reports a false drop at about one of a thousand tips,
+and at more tips if the distribution has long tails. Each false drop costs a hunt, which ends with the verdict code
+placement or not reproduced. After one of these two verdicts, the hunt sends no notification, and its range is not
+hunted again. A drop that is too small for a jump is found by ``find_steps`` after a few nights. All neighbouring tips
+are tested, not only the newest pair, so that the hunt for a jump may also begin in a later night. In a line of fewer
+than SURE tips, most differences between neighbours may be steps, which would make the scatter too large. In such a
+short line, s is the measured scatter, but at least ASSUMED (the usual effect of layouts) and at most 2 · ASSUMED.
 """
 
 import math
@@ -58,7 +58,9 @@ ROUNDS = 1_000_000  # larger than the number of rounds of any night
 
 
 def tips_to_measure_again(tips: Sequence[T]) -> list[T]:
-    """The earlier tips that are measured with the next tip: first the latest tip, then the others, oldest first."""
+    """The earlier tips that are measured again together with the next tip: first the latest earlier tip, then the other
+    tips, oldest first.
+    """
     if not tips:
         return []
     count = len(tips)
@@ -78,8 +80,8 @@ class BranchLine:
 
     @classmethod
     def from_nights(cls, nights: Sequence[SessionState]) -> "BranchLine":
-        """The levels and steps from ``nights``: comparisons of the same workloads, oldest first. The last build of a
-        comparison is the newest tip in this night.
+        """The levels and steps from ``nights``: comparisons of the same workloads, oldest first. The last build of each
+        comparison is the newest tip in that night.
         """
         newest = [night.request.subjects[-1] for night in nights]
         measured = {run.facts.commit for night in nights for run in night.runs}
@@ -101,8 +103,8 @@ class BranchLine:
         """The ranges of the steps that make the metric worse by ``min_drop`` (a fraction) or more, narrow ranges first.
 
         A step is left out if a hunt has ``searched`` a range that contains the step and named no commit. No second hunt
-        is necessary, because the hunt has measured both ends of its range anew, and later nights only narrow the range
-        of a step.
+        is necessary, because the first hunt made new measurements of both ends of its range, and later nights only make
+        the range of a step smaller.
         """
         drops = [
             Drop(work, step.first, step.last, ratio)

@@ -1,7 +1,7 @@
-"""Reads the builds in the arguments of `bisect compare`: revisions, and prebuilt binaries as NAME=PATH.
+"""Reads the arguments of `bisect compare`, which are builds: revisions, or prebuilt binaries (NAME=PATH).
 
-A revision may have a variant (compiler settings), and each build may have a configuration (server settings): REV,
-REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG, NAME=PATH+CONFIG.
+A revision may be followed by @ and a variant (compiler settings). Each build may be followed by + and a configuration
+(server settings). So the forms are REV, REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG, NAME=PATH, NAME=PATH+CONFIG.
 
 Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. So an argument that
 is a revision or an existing path is not divided. Any other argument is divided at the last + that is followed by a
@@ -62,7 +62,7 @@ def parsed_word(
     is_config: Callable[[str], bool],
     is_revision: Callable[[str], bool] = lambda _: False,
 ) -> Word:
-    """The parts of a word.
+    """The parts of the argument ``word``.
 
     ``is_config`` returns whether a text is the name of a configuration or the path of a configuration file.
     """
@@ -72,8 +72,8 @@ def parsed_word(
 
 
 def cut_at_known(word: str, sign: str, is_known: Callable[[str], bool]) -> tuple[str, str]:
-    """The texts before and after the last ``sign`` that is followed by a known text; without such a sign, ``word`` and
-    ""."""
+    """The texts before and after the last ``sign`` in ``word`` after which the text is known; if there is none,
+    ``word`` and ""."""
     for at in range(len(word) - 2, 0, -1):
         if word[at] == sign and is_known(word[at + 1 :]):
             return word[:at], word[at + 1 :]
@@ -83,7 +83,7 @@ def cut_at_known(word: str, sign: str, is_known: Callable[[str], bool]) -> tuple
 def read_builds(
     words: Sequence[str], settings: Settings, builder: Builder, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[TrialBuild]]:
-    """The settings, completed with the repository and with the commits of builds that are revisions; and the builds.
+    """The settings, to which the repository and the commits of the builds are added; and the builds.
 
     Raises UsageError for fewer than two builds, for a repeated name, for a file or folder that does not exist, and for
     an unknown variant or configuration.
@@ -129,7 +129,8 @@ def read_builds(
 
 
 def refuse_unknown(repo: Repository, builder: Builder, word: str, is_revision: Callable[[str], bool]) -> None:
-    """Raise the UsageError for an argument that is not a revision, or that has an unknown configuration or variant."""
+    """Raise a UsageError that says what is wrong with an argument that is no build: the revision, the variant or the
+    configuration is unknown."""
     head, plus, config = word.rpartition("+")
     if plus and is_revision(cut_at_known(head, "@", builder.variants.__contains__)[0]):
         raise unknown_config_error(builder, config)
@@ -152,7 +153,8 @@ def has_revision(repo: Repository, revision: str, release_tags: Sequence[str]) -
 
 
 def with_config(subject: TrialBuild, builder: Builder) -> TrialBuild:
-    """The build with the path and hash of its configuration file. Raises UsageError for an invalid configuration."""
+    """The build, to which the path and hash of its configuration file are added. Raises UsageError for an invalid
+    configuration."""
     if not subject.config:
         return subject
     config = subject.config if subject.config in builder.configs else str(absolute_path(subject.config))
@@ -160,8 +162,8 @@ def with_config(subject: TrialBuild, builder: Builder) -> TrialBuild:
 
 
 def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
-    """Raise UsageError unless ``words`` has builds and there is one host, or, for a builder that builds nothing,
-    ``words`` is empty.
+    """Raise UsageError if there are no builds or several hosts. For a builder of installed systems, which builds
+    nothing, raise UsageError instead if builds are given.
     """
     if builder.installed and words:
         raise UsageError(
@@ -178,8 +180,8 @@ def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> N
 
 
 def hosts_as_builds(settings: Settings, builder: Builder, *, min_hosts: int) -> tuple[Settings, list[TrialBuild]]:
-    """For a builder that uses installed systems: the settings without a repository, and the hosts of the settings as
-    the builds of a comparison.
+    """For a builder that uses installed systems, a comparison compares hosts. Returns the settings without a
+    repository, and a build for each host.
 
     Raises UsageError if there are fewer hosts than ``min_hosts``.
     """
@@ -188,13 +190,12 @@ def hosts_as_builds(settings: Settings, builder: Builder, *, min_hosts: int) -> 
             f"A comparison by {builder.name} is of hosts and takes at least two of them; the first is the baseline.",
             "Give each with --host. To measure how much one host varies against itself: bisect noise",
         )
-    return replace(settings, repository="", variant=""), [
-        TrialBuild(name, path=builder.installed) for name in settings.hosts
-    ]
+    builds = [TrialBuild(name, path=builder.installed) for name in settings.hosts]
+    return replace(settings, repository="", variant=""), builds
 
 
 def named_build(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuild:
-    """The build of a word.
+    """The build that the argument ``word`` names.
 
     ``is_here`` is true if the host is this machine. Raises UsageError for a path that cannot be the path of a build.
     """
@@ -236,10 +237,11 @@ def is_there(path: str) -> bool:
 def read_releases(
     text: str, settings: Settings, builder: Builder, history: Path | None, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[TrialBuild], ReleaseSeries]:
-    """For the range of releases ``A..B``: the settings of a comparison, the releases as builds (oldest first), and the
+    """For a range of releases ``A..B``: the settings of a comparison, a build for each release (oldest first), and the
     ReleaseSeries.
 
-    ``settings`` must state the metric. Raises UsageError if the range has too few releases to find steps.
+    ``settings`` must contain the metric. Raises UsageError if the range has too few releases to find changes between
+    releases.
     """
     if not settings.repository:
         settings = replace(settings, repository=str(cached_clone(builder, ends_of_release_range(text), clone_progress)))
@@ -260,13 +262,14 @@ def read_releases(
 
 
 def left_out_text(releases: ReleaseRange) -> str:
-    """A blank and a sentence that lists the releases that are left out of the range; "" if no release is left out."""
+    """A blank and a sentence that lists the releases of the range that are not measured; "" if all are measured."""
     omitted = ", ".join(f"{name} ({reason})" for name, reason in releases.left_out)
     return f" Left out: {omitted}." if omitted else ""
 
 
 def cost_lines(setup: SessionSetup, settings: Settings, history: Path | None) -> Iterator[str]:
-    """Lines that state the builds and runs of a comparison, and the duration if it can be estimated."""
+    """Lines of text with the numbers of builds and runs of a comparison, and with its duration, if this can be
+    estimated."""
     request = setup.request
     builds, works = len(request.subjects), len(request.works)
     yield f"{count(builds, 'build')}: {', '.join(subject.name for subject in request.subjects)}"
@@ -282,9 +285,8 @@ def cost_lines(setup: SessionSetup, settings: Settings, history: Path | None) ->
     if any("{time}" not in command for command in commands):  # a command of unknown length
         yield f"a round: runs of unknown length, since a command ends by itself, and in each visit {start}"
     else:
-        yield (
-            f"a round: {duration(timed)} of runs, and in each visit {start}; all rounds: {duration(timed * request.rounds)}"
-        )
+        all_rounds = duration(timed * request.rounds)
+        yield f"a round: {duration(timed)} of runs, and in each visit {start}; all rounds: {all_rounds}"
     seconds = usual_build_seconds(settings, history)
     if seconds is None:
         yield "builds: of unknown length, as no hunt of the history has made any; those that the host has are used again"
@@ -293,7 +295,7 @@ def cost_lines(setup: SessionSetup, settings: Settings, history: Path | None) ->
 
 
 def usual_build_seconds(settings: Settings, history: Path | None) -> float | None:
-    """The typical seconds of a build in earlier hunts; None if there are no earlier hunts."""
+    """The typical duration of a build in earlier hunts, in seconds; None if there are no earlier hunts."""
     try:
         with closing(History.open(history, read_only=True)) as opened:
             return read_typical_costs(opened, settings).build_seconds

@@ -1,4 +1,5 @@
-"""Fitness checks: once a day, an A/A test measures the same build and workload on a host."""
+"""Fitness checks: once a day, an A/A test with the same build and workload shows whether a host is as fast and as quiet
+as before."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
@@ -35,11 +36,11 @@ def check_hosts(
 ) -> bool:
     """Check the hosts whose fitness check is due, one after the other. Returns whether no check failed.
 
-    If ``like`` is given, each host is checked now with the settings ``like``, whether its check is due or not. By
-    default, a host is checked with the settings of its latest check, if that check was 20 hours ago or earlier. A host
-    that was never checked is checked with the settings of the latest check of any host. ``lease`` returns a context
-    manager that holds the lease of a host during the check. For each host, the caller's ``say`` gets a message that the
-    check begins, or the reason why the host is not checked, such as a lost connection. Raises Interrupted.
+    If ``like`` is given, each host is checked with the settings ``like``, even if its check is not due. By default, a
+    host is checked with the settings of its latest check, if the latest check was at least 20 hours ago. A host that
+    was never checked is checked with the settings of the latest check of any host. ``lease`` returns a context manager
+    that holds the lease of a host during the check. For each host, ``caller.say`` prints that the check begins, or the
+    reason why the host is not checked, such as a lost connection. Raises Interrupted.
     """
     all_checked = True
     for name in names:
@@ -61,7 +62,8 @@ def check_hosts(
 
 
 def due_settings(name: str, path: Path | None, like: Settings | None) -> Settings | None:
-    """The settings for a host's check; None if the check is not due. Raises UsageError if no settings are known."""
+    """The settings for the fitness check of a host; None if the check is not due. Raises UsageError if ``like`` is None
+    and no host was checked before."""
     machine = leases.leased_machine(name).address if leases.is_leased(name) else name
     with closing(History.open(path)) as history:
         by_host = read_fitness_checks(history)
@@ -77,8 +79,8 @@ def due_settings(name: str, path: Path | None, like: Settings | None) -> Setting
 
 
 def check_setup(like: Settings, host: str, hosts_path: str | Path, waiting: WaitCallback | None) -> SessionSetup:
-    """The setup of a host's fitness check: an A/A test of the good commit of ``like``. Raises UsageError for metrics
-    other than speed."""
+    """The setup of a host's fitness check: an A/A test of the commit that is good in the settings ``like``. Raises
+    UsageError if the metric of ``like`` is not a speed."""
     if not is_speed(like.metric):
         raise UsageError(f"{like.metric} does not show how fast a host is.", "Check it like an A/A in another metric.")
     settings = replace(

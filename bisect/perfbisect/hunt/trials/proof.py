@@ -1,9 +1,9 @@
 """Sets up the sessions that can follow a verdict: the proof, and the search for the slow part of the culprit's diff.
 
-The proof measures the good end, the bad end, and the bad end without the culprit. The search measures states between
-the culprit and its parent. Bad without the culprit, and the states of the search, are temporary commits in a separate
-repository, not in the user's repository. The sessions have the settings of the hunt, so that the builds of the hunt are
-reused.
+The proof measures good, bad, and bad without the culprit. The search measures trees between the culprit's parent and
+the culprit, each with some parts of the culprit's diff. perfbisect stores bad without the culprit, and the trees of the
+search, as temporary commits in a separate repository, not in the user's repository. Both sessions have the settings of
+the hunt, so that builds of the hunt are reused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ from perfbisect.wording.quantities import count
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim that a proof tests: a hunt has found that the commits ``reverts`` make bad differ from good."""
+    """The result of a hunt that a proof tests: that the commits ``reverts`` cause the difference of bad and good."""
 
     settings: Settings  # settings of the hunt
     reverts: RevertedCommits
@@ -46,7 +46,7 @@ class Claim:
 
 
 def claim_of(history: History, hunt: int | None) -> Claim:
-    """The claim of a hunt (None: the latest hunt with a culprit). Raises UsageError if the hunt names no culprit."""
+    """The claim of the hunt ``hunt`` (None: the latest hunt with a culprit). Raises UsageError if it names no culprit."""
     if hunt is None:
         for listed in reversed(history.hunts()):
             has_culprit = listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number))
@@ -67,13 +67,12 @@ def claim_of(history: History, hunt: int | None) -> Claim:
 
 
 def no_culprit_error(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
-    """The error for a hunt whose verdict has no commit to revert, with advice."""
+    """The error, with advice, if a proof is wanted but the hunt's verdict names no commit that could be reverted."""
     by_hand = "To test one commit, revert it on a branch and compare: bisect compare GOOD BAD BRANCH"
     match verdict:
         case None:
-            return UsageError(
-                f"Hunt {hunt} has no verdict yet.", f"Continue it: {bisect_command('resume', hunt, history.path)}"
-            )
+            command = bisect_command("resume", hunt, history.path)
+            return UsageError(f"Hunt {hunt} has no verdict yet.", f"Continue it: {command}")
         case Inconclusive(candidates) if len(candidates) > 1:
             size = count(len(candidates), "commit")
             return UsageError(f"Hunt {hunt} named no culprit but a set of {size}, which are not reverted.", by_hand)
@@ -123,10 +122,9 @@ def proof_setup(
 
 
 def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: int) -> None:
-    """Raise UsageError if the repository lacks one of ``commits``, which a hunt measured."""
-    if absent := [
-        name for name, exists in zip(commits, commits_of_names(repository, commits), strict=True) if not exists
-    ]:
+    """Raise UsageError if the repository lacks one of ``commits``, which are commits of a hunt."""
+    found = commits_of_names(repository, commits)
+    if absent := [name for name, commit in zip(commits, found, strict=True) if not commit]:
         raise UsageError(
             f"{repository.folder} has no commit {absent[0][:10]} any more, which hunt {hunt} measured.",
             "Fetch the commit into that repository, or begin a new hunt with: bisect run",
@@ -134,12 +132,12 @@ def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: in
 
 
 def culprits_of(history: History, hunt: int | str | None, minutes: float, say: Callable[[str], None]) -> list[Settings]:
-    """The settings of a search in the diff of each culprit of a hunt (None: the latest hunt with a culprit), or of each
-    culprit of a batch (b3).
+    """For each culprit of a hunt or of a batch (such as b3), the settings of a search in the culprit's diff. ``hunt``
+    is None for the latest hunt with a culprit.
 
     The range of a search is from the culprit's parent to the culprit. ``minutes`` is the time limit of each search; 0
-    means no limit. ``say`` is called with a list of the searches if there are several, and with the reason why a hunt
-    of a batch has no search. Raises UsageError if no culprit is named.
+    means no limit. ``say`` is called with the list of searches if there are several, and with the reason for each hunt
+    of a batch in whose diff nothing is searched. Raises UsageError if there is no culprit.
     """
     if isinstance(hunt, str):
         numbers = [member.hunt for member in read_batch(history, int(hunt[1:])).hunts if member.hunt]
@@ -172,14 +170,12 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
 
 
 def _diff_searches(history: History, claim: Claim, minutes: float) -> list[Settings]:
-    """The settings of a search in the diff of each culprit of one hunt."""
+    """For each culprit of one hunt, the settings of a search in the culprit's diff."""
     settings, number = claim.settings, claim.reverts.hunt
     nodes, searches = history.candidates(number), []
+    policy = replace(settings.policy, all_steps=False, incremental=False, max_builds=0, max_runs=0, max_minutes=minutes)
     for step in named_steps(verdict_of(history, number)):
         parent, culprit = nodes[min(step.parents, default=step.candidate - 1)], nodes[step.candidate]
-        policy = replace(
-            settings.policy, all_steps=False, incremental=False, max_builds=0, max_runs=0, max_minutes=minutes
-        )
         searches.append(
             replace(
                 settings, good=parent[:10], bad=culprit[:10], good_commit=parent, bad_commit=culprit, policy=policy,
@@ -194,10 +190,10 @@ def _diff_searches(history: History, claim: Claim, minutes: float) -> list[Setti
 def narrowing_setup(
     settings: Settings, waiting: WaitCallback | None, events: Iterable[Event] = ()
 ) -> Iterator[SessionSetup]:
-    """The setup of a search in a diff; ``events`` are the events of an interrupted search that is continued. The
-    commits of the search exist until the end of the ``with`` block.
+    """The setup of a search in a diff. To continue an interrupted search, ``events`` are the events of its log. The
+    temporary commits of the search exist until the end of the ``with`` block.
 
-    Raises UsageError if the repository lacks an end of the search, or if both ends differ only in ignored paths.
+    Raises UsageError if the repository lacks the culprit or its parent, or if the two differ only in ignored paths.
     """
     repository = open_repository(Path(settings.repository))
     check_commits_exist(repository, (settings.good_commit, settings.bad_commit), settings.narrows)

@@ -1,8 +1,9 @@
-"""Trials without a search, which measure in rounds: comparisons, A/As, proofs, series of releases, nights of a branch.
+"""The plan of a trial: a session that measures builds in rounds, without a search. Trials are comparisons, A/A tests,
+proofs, series of releases, and nightly runs on a branch.
 
-The plan of a trial orders the missing builds, then the rounds. In a round, each build is visited once for each
-workload. Each order is for one visit. The order, and the events of its runs, state the number of the workload and the
-number of the round.
+The plan yields work orders (descriptions of the next measurement): first for the missing builds, then for the rounds. A
+round has one visit of each build for each workload, and a work order for each visit. The work order, and the events of
+its runs, contain the number of the workload and the number of the round.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,17 +43,17 @@ BOTH = 2  # number of interleaved rounds of the first two builds that are made b
 
 @dataclass(frozen=True, slots=True)
 class RoundsPlan:
-    """The plan of a trial; ``setup`` is the setup of the present attempt."""
+    """The plan of a trial, which chooses each next measurement; ``setup`` is the setup of the present attempt."""
 
     log: SavedLog
     setup: SessionSetup
 
     def orders(self) -> Iterator[Measure | PairingChosen]:
-        """Orders of the missing builds, then of the visits of the remaining rounds.
+        """The work orders for the missing builds, then the work orders for the visits of the remaining rounds.
 
-        A night whose tip cannot be built ends without a visit, because another attempt would fail, too. Raises
-        EnvironmentFailure if the baseline or all other builds cannot be built, or, in a series of releases, if fewer
-        than two releases can be built. Raises EnvironmentFailure at the end if no build could be measured.
+        If the tip of a branch cannot be built, a nightly run ends without a visit, because another attempt would fail,
+        too. Raises EnvironmentFailure if the baseline or all other builds cannot be built; for a series of releases, if
+        fewer than two releases can be built. Raises EnvironmentFailure at the end if no build could be measured.
         """
         trial, request = self.log.state, self.setup.request
         for number in range(len(request.subjects)):
@@ -70,9 +71,8 @@ class RoundsPlan:
                 if changed := trial.is_paired is not way:
                     break
         if request.kind is TrialType.NOISE and (pairs := pairs_to_try(trial)):
-            yield Measure(
-                (PlannedRuns(0, pairs), PlannedRuns(0, pairs)), Purpose.ENDS, round=next_round(trial), together=True
-            )
+            plan = (PlannedRuns(0, pairs), PlannedRuns(0, pairs))
+            yield Measure(plan, Purpose.ENDS, round=next_round(trial), together=True)
         for skip in trial.skips:
             if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
                 nothing = "" if trial.runs else "Nothing was measured: "
@@ -80,20 +80,18 @@ class RoundsPlan:
                 raise EnvironmentFailure(f"{nothing}{fails}: {skip.facts.reason}", f"See {skip.facts.log}.")
 
     def _round_orders(self, number: int) -> Iterator[Measure]:
-        """The visits of one round."""
+        """The work orders for the visits of one round."""
         trial, request = self.log.state, self.setup.request
         for work in range(1 if request.shared else len(request.works)):
             for subject in visiting_order(range(len(request.subjects)), number, shuffled=request.is_release_line):
                 if (work, subject) in visits_of_round(trial) and (subject or not trial.is_paired):
-                    plan = (
-                        PlannedRuns(subject, request.runs),
-                        *((PlannedRuns(0, request.runs),) if trial.is_paired else ()),
-                    )
+                    builds = (subject, 0) if trial.is_paired else (subject,)
+                    plan = tuple(PlannedRuns(build, request.runs) for build in builds)
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.is_paired)
 
     def _pairing_test(self) -> Iterator[Measure | PairingChosen]:
-        """Orders of interleaved and of paired runs of the first two builds, until the better way of measuring is known;
-        then the choice of this way.
+        """The work orders for interleaved and paired runs of the first two builds, until it is known which kind of runs
+        is better; then the choice of this kind.
         """
         trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
@@ -110,9 +108,8 @@ class RoundsPlan:
                 return
         first = [run for run in trial.runs if not run.work and run.subject < 2]
         entries = [(run.at, RunFinished(run.subject, run.facts)) for run in first]
-        readings = read_observations(
-            entries, {name: node for node, name in enumerate(commits)}, request.metric, self.log.began
-        )
+        nodes = {name: node for node, name in enumerate(commits)}
+        readings = read_observations(entries, nodes, request.metric, self.log.began)
         if not trial.pairing and (comparison := compare_pairings(readings)):
             yield pairing_chosen(comparison, *(subject.name for subject in request.subjects[:2]))
 
@@ -127,7 +124,7 @@ class RoundsPlan:
 
 @dataclass(frozen=True, slots=True)
 class TrialDesign:
-    """The design of a trial: its builds and workloads, and the number of rounds and runs."""
+    """What a trial measures: its builds and workloads, and the number of rounds and runs."""
 
     kind: TrialType
     subjects: Sequence[TrialBuild]
@@ -142,7 +139,7 @@ class TrialDesign:
     trained: tuple[Workload, ...] = ()
 
     def set_up(self, settings: Settings, waiting: WaitCallback | None) -> SessionSetup:
-        """The setup of the trial. The host is checked in the same way as before a hunt."""
+        """The setup of the trial. The host is checked like the host of a hunt."""
         subjects, workloads = self.subjects, self.workloads
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = CommitRange(names[0], names[-1], names[0], 0, 0, Graph.straight_history(0), names)
@@ -153,10 +150,8 @@ class TrialDesign:
             for name, workload in zip(workloads, run, strict=True)
         )
         results = works[0].for_outputs(settings)
-        changed, pairing = (
-            converted_overrides(next(iter(workloads.values())), settings.overrides),
-            pairing_of(self, setup),
-        )
+        changed = converted_overrides(next(iter(workloads.values())), settings.overrides)
+        pairing = pairing_of(self, setup)
         request = TrialRequest(
             self.kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects),
             results or works, self.rounds, self.runs, self.reverts, self.series, pairing, self.branch, bool(results),
@@ -176,10 +171,11 @@ class TrialDesign:
 
 
 def with_prebuilt_facts(setup: SessionSetup, say: Callable[[str], None]) -> SessionSetup:
-    """The setup, completed by facts about prebuilt and installed builds: key, hash of the binary, version. The hosts
-    must be locked.
+    """The setup, to which facts about prebuilt and installed builds are added: key, hash of the binary, version. The
+    caller must have locked the hosts.
 
-    ``say`` is called with a line for each path that is read. Raises UsageError for binaries that do not exist.
+    ``say`` is called with a line of text for each path that is read. Raises UsageError if a prebuilt binary does not
+    exist.
     """
     subjects, builds = list(setup.request.subjects), dict[int, InstalledBuild]()
     for number, subject in enumerate(subjects):
@@ -200,7 +196,8 @@ def with_prebuilt_facts(setup: SessionSetup, say: Callable[[str], None]) -> Sess
 
 
 def borrowed_clients(systems: Iterable[InstalledBuild]) -> Iterator[Warned]:
-    """A warning for each client program of the host that is used by systems without a working client program."""
+    """A warning for each client program of the host's installation that is used because some builds have no working
+    client program of their own."""
     lacking = dict[str, list[str]]()
     for system in systems:
         for path in system.borrowed:
@@ -213,8 +210,8 @@ WORTH_BOTH = 3  # with fewer rounds, a choice between interleaved and paired run
 
 
 def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
-    """How the builds of a trial may be compared. Only interleaved runs are possible if the builds are installed on
-    different hosts, have different variants or configurations, or if runs are counted exactly.
+    """The kind of runs by which the builds of a trial may be compared. Only interleaved runs are possible if the builds
+    are on different hosts, if they have different variants or configurations, or if the metric is counted exactly.
     """
     kinds = {(subject.variant, subject.config) for subject in trial.subjects}
     requested = setup.settings.policy.pairing
@@ -226,7 +223,7 @@ def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
 
 
 def unused_settings(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
-    """A warning for each configuration that has unused settings, because the recipe decides these settings."""
+    """A warning for each configuration file with settings that perfbisect does not use, because the recipe sets them."""
     for name, config in {build.config: config for build, config in zip(subjects, configs, strict=True)}.items():
         if config.left_out:
             verb = "is" if len(config.left_out) == 1 else "are"

@@ -1,1 +1,1 @@
-"""The steps from a commit to an installed build on a host."""
+"""Makes an installed build from a commit on a host."""

@@ -81,9 +81,9 @@ def note_layout_times(host: Host, layouts: list[PurePosixPath]) -> None:
     host.script(_NOTE, *layouts, timeout=LONG)
 
 
-# Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
-# power failure. The whole file system is synced: to sync 8,000 files separately took forty times as long. $4 is the folder of
-# recorded links, which may be absent. It is copied, and stays for an incremental build, which does not repeat all links.
+# Can be repeated after an interruption. Files are synced before the rename, so that a build is complete even after a
+# power failure; the whole file system is synced, because syncing 8,000 files separately took forty times as long. $4 is
+# the folder of recorded links, if any; the links also stay there for incremental builds, which do not repeat all links.
 _KEEP = f"""\
 {FUNCTIONS}set -e
 mkdir -p "${{1%/*}}"
@@ -108,9 +108,8 @@ _POINT = f"""\
 touch -c -- "$3" && changed "$3"
 [ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
 """
-# Like _POINT, but the path $7 leads to a copy $4 of the build, in which $7 replaces the path $2. The sed expression $5
-# changes the files and links that contain $2; the copy shares all other files. $6 is a pattern of the links' targets.
-# The folder ``copy`` of the build has the record of the copy, and a link to the copy.
+# Like _POINT, but $7 leads to a copy $4 of the build, in which the sed expression $5 replaces the path $2 by $7; files
+# without $2 are shared. $6 is a pattern of link targets. ``copy`` in the build has the copy's record and a link to it.
 _COPY = f"""\
 {FUNCTIONS}copy() {{
     rm -rf -- "$3" "$6/copy" && cp -al -- "$1" "$3" && mkdir -- "$6/copy" && ln -s -- "$3" "$6/copy/prefix" && cd -- "$3" || return
@@ -147,8 +146,8 @@ if alike "$2" 2>/dev/null; then remove "$1" && note "$2"; else remove "$1"; fi
 
 REFUSED = 3  # exit status for an archive that would do harm
 
-# For archives from elsewhere. tar itself skips names with .. and follows no link that leads out of the folder. If it makes an
-# absolute name relative, it only warns; here that is refused. Set-user-ID bits and owners are dropped.
+# For archives from other machines. tar skips names with .. and follows no link that leads out of the folder. tar only
+# warns of an absolute name, but here the archive is refused. Set-user-ID bits and owners are dropped.
 UNPACK = f"""\
 refuse() {{ printf '%s\n' "$1" | head -n 1 | cut -c -300; exit {REFUSED}; }}
 unpack() {{ # standard input into the folder $1, by these options of tar
@@ -351,8 +350,8 @@ def repeat_if_broken_off(stream: Callable[[], None]) -> None:
     return stream()
 
 
-# The 17th byte of an ELF header, in either byte order, is its type: 2 is a program, 3 a shared library. Of an object file
-# (type 1) the image alone would lack the relocations. $1 is the folder for temporary files, the rest are paths.
+# Hashes the loaded image of a program or shared library, whose type (17th byte of the ELF header) is 2 or 3, and other
+# files as a whole: an object file's image would lack relocations. $1 is the folder for temporary files; paths follow.
 _HASH = """\
 mkdir -p "$1" && image=$(mktemp -p "$1") && trap 'rm -f "$image"' EXIT || exit 1
 shift

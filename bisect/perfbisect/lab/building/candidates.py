@@ -1,7 +1,8 @@
-"""The candidates of a lab: their commits, numbered, and the host that has built each candidate.
+"""The candidates of a session with their numbers and commits, and a registry that says which host has built each
+candidate.
 
-If commits fail to build with a known error, a failing commit is built again with options that prevent the error. If the
-options prevent the error, the hunt makes all later builds with these options.
+If commits fail to build with a known error, one of these commits is built again with compiler options that prevent the
+error. If this build succeeds, the hunt makes all later builds with these options.
 """
 
 import shlex
@@ -30,7 +31,7 @@ ALIKE = 3  # candidates that fail for one reason before its remedy is tried
 
 
 class FairLock:
-    """A FIFO lock: threads get it in the order in which they requested it."""
+    """A lock that threads acquire in the sequence of their requests (FIFO)."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -50,12 +51,13 @@ class FairLock:
 
 @dataclass(frozen=True, slots=True)
 class LabHost:
-    """A host on which a lab works. Several labs may share the host; each lab holds ``lock`` while it works.
+    """A host on which a lab (the part that builds and measures) works. Several labs may share the host; a lab holds
+    ``lock`` while it works.
 
-    A short task that only reads or writes files of the host, to send or to link a build, holds ``file_lock``. On a host
-    that only builds, ``file_lock`` is a second lock (``second_lock``), so that such a short task does not wait for the
-    end of the present build. New builds of the host are copied to the ``shared`` builds, and builds are fetched from
-    there.
+    A short task that only reads or writes files of the host, for instance to send a build to another host, holds
+    ``file_lock``. On a host that only builds, ``file_lock`` is a second lock (``second_lock``), so that short tasks do
+    not wait until the present build ends. New builds are copied from the host to the store ``shared``, and existing
+    builds are copied from this store to the host.
     """
 
     host: Host
@@ -85,9 +87,7 @@ class Candidates:
     patches: tuple[Patch, ...] = ()  # applied to every commit for which they are
     has_remedies: bool = False  # whether compiler options that prevent a known error are tried
     is_linear: bool = True  # whether all candidates are ancestors of the last candidate
-    is_range: bool = (
-        True  # whether the first and the last candidate must build; otherwise candidates are independent
-    )
+    is_range: bool = True  # whether the first and the last candidate must build; otherwise candidates are independent
 
     def name(self, candidate: int) -> str:
         """The name of a candidate in messages."""
@@ -105,7 +105,8 @@ class Candidates:
         return self.ends.get(self.commits[candidate], "an end of the range")
 
     def tip_commits(self) -> Sequence[str]:
-        """Commits such that every commit to build is an ancestor of one of them, or is one of them."""
+        """A list of commits such that every commit to build is in the list, or is an ancestor of a commit in the
+        list."""
         commits = [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]
         return [commits[0], commits[-1]] if commits and self.is_range and self.is_linear else commits
 
@@ -117,7 +118,7 @@ MAX_REMEDIES = 3  # successive remedies of a build: a compiler may report only t
 
 
 class RemedyWorked(Exception):
-    """Reports that a commit that failed to build can be built with additional compiler options. All later builds of the
+    """Raised if a commit that failed to build can be built with additional compiler options. All later builds of the
     hunt are made with these options."""
 
     def __init__(self, event: Remedied) -> None:
@@ -126,8 +127,8 @@ class RemedyWorked(Exception):
 
 
 def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
-    """Build a commit that fails with a known error again, with options that prevent the error. Raises RemedyWorked if
-    the commit builds with these options."""
+    """Repeat the build of a commit that failed with a known error, with compiler options that prevent the error. Raises
+    RemedyWorked if the commit builds with these options."""
     error, flags = failure.known, context.builder.flags
     for _ in range(MAX_REMEDIES):
         mended = flags.plus(error.flags)
@@ -150,20 +151,19 @@ def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) ->
                 return
             error = again.known
         else:
-            raise RemedyWorked(
-                Remedied(flags, f"{sha[:10]} builds only with {options}, because of {failure.known.name}")
-            )
+            text = f"{sha[:10]} builds only with {options}, because of {failure.known.name}"
+            raise RemedyWorked(Remedied(flags, text))
 
 
 class BuildRegistry:
-    """The builds by candidate, and for each build the name of the host that has it. A thread that changes the builds
-    holds ``lock``."""
+    """Records which candidates are built, and the name of the host that has each build. A thread that changes the
+    builds holds ``lock``."""
 
     def __init__(
         self, candidates: Candidates, known: Mapping[str, str] | None = None, places: Mapping[str, str] | None = None
     ) -> None:
-        """Prebuilt candidates count as built. ``known`` maps a commit to the key of its build in earlier sessions,
-        ``places`` to the host of this build.
+        """Prebuilt candidates count as built. ``known`` maps each commit that an earlier attempt has built to the key
+        of the build; ``places`` maps the commit to the host of the build.
         """
         self.built: dict[int, InstalledBuild] = dict(candidates.prebuilt)
         self.places: dict[int, str] = {}
@@ -178,14 +178,15 @@ class BuildRegistry:
         self._first: tuple[str, str, str] | None = None  # host, commit and key of the session's first build
 
     def host_of(self, candidate: int) -> str:
-        """The host that has built a candidate, in this session or in an earlier session; "" if no host has."""
+        """The name of the host that has built a candidate, in this attempt or in an earlier attempt at the session; ""
+        if no host has built the candidate."""
         return self.places.get(candidate) or self._earlier_places.get(self._candidates.commits[candidate], "")
 
     def add_host(self, context: BuildContext, candidate: int) -> None:
         """Add a host that builds; ``candidate`` is the first candidate that the host will build.
 
-        Raises UsageError if the host would now build differently than earlier in the hunt, and EnvironmentFailure if
-        the host would build differently than another host.
+        Raises UsageError if this host would now make other builds than earlier in the hunt (for instance with another
+        compiler), and EnvironmentFailure if this host would make other builds than another host of the hunt.
         """
         name, commits, earlier = context.host.name, self._candidates.commits, self._earlier
         built = next((commit for commit in commits if commit in earlier), None)
@@ -225,8 +226,8 @@ class BuildRegistry:
         return None if first == candidate else first
 
     def why_different_programs(self, built: InstalledBuild) -> str:
-        """The reason why a build may run another program file than an earlier build, because one of the two builds
-        lacks a part of its tree; "" if there is no such reason."""
+        """A sentence that says why runs of this build may execute another program file than runs of an earlier build:
+        one of the two builds lacks a part of its tree. "" if there is no such reason."""
         builds = [build for build in self.built.values() if build.facts.system == built.facts.system]
         for partial, complete in [*((built, build) for build in builds), *((build, built) for build in builds)]:
             for program, (path, *rivals) in partial.facts.programs.items() if partial.facts.partial else ():
@@ -237,21 +238,20 @@ class BuildRegistry:
         return ""
 
     def should_try_remedies(self, candidate: int, failure: KnownFailure) -> bool:
-        """Whether to try options that prevent a known error: true if an end of the range has failed, or when the
-        ALIKE-th candidate fails with the same error."""
+        """Whether to try compiler options that prevent a known error: true if the failed candidate is an end of the
+        range, or if it is the ALIKE-th candidate that fails with this error."""
         with self.lock:
             alike = self._failed.setdefault(failure.known.name, set())
             alike.add(candidate)
             many = len(alike) == ALIKE or bool(self._candidates.end_name(candidate))
             return self._candidates.has_remedies and many
 
-    def is_built(self, candidate: int) -> bool:
-        """Whether a candidate is built and its host is known; prebuilt candidates have no host."""
-        return candidate in self.places or candidate in self._candidates.prebuilt
-
     def has_build(self, candidate: int, *, clean: bool) -> bool:
-        """Whether a candidate is built; if ``clean``, whether it has a clean build."""
-        return self.is_built(candidate) and not (clean and self.built[candidate].facts.incremental)
+        """Whether a candidate is built. If ``clean`` is true, only a clean build (not an incremental build) counts."""
+        is_built = (
+            candidate in self.places or candidate in self._candidates.prebuilt
+        )  # a prebuilt candidate has no host
+        return is_built and not (clean and self.built[candidate].facts.incremental)
 
     def first_same_binary(self, candidate: int) -> int:
         """The first candidate with the same binary as the built candidate ``candidate``."""

@@ -1,15 +1,15 @@
 """Sources on a host: a bare repository, patches, and a checkout at a fixed path without the ignored paths.
 
-The checkout has no ``.git``, because a build that read the commit's hash, for example, would make different binaries
-from equal code, and a build could harm the repository. Ignored paths are glob pathspecs of git, relative to the top of
-the tree. A tree without the ignored paths is written and checked out, because a sparse checkout would interpret the
-pathspecs differently.
+The checkout has no ``.git``: a build might copy the commit's hash into the binary, so that equal code would give
+different binaries, and a build could damage the repository. Ignored paths are glob pathspecs of git, relative to the
+top of the tree. perfbisect writes a git tree without the ignored paths and checks out this tree, because a sparse
+checkout would interpret the pathspecs differently.
 
 On a host, git runs without the user's configuration and with listed environment variables only, because any other
-variable might change what git does. Commits come to the bare repository by git's own push through the host's
-connection: git talks to a socket whose other end is git's receiving side on the host. So git needs no connection of its
-own to the host, and only missing objects are sent. The push comes from a temporary repository that borrows the objects,
-so hooks, addresses and signatures that are configured for the user or the repository are not used.
+variable might change what git does. git push sends the commits to the bare repository through perfbisect's connection
+to the host: git push talks to a socket, and the other end of the socket is git receive-pack on the host. So git needs
+no separate connection to the host, and sends only missing objects. The push comes from a temporary repository that
+borrows the objects, so hooks, addresses and signatures that are configured for the user or the repository are not used.
 """
 
 import errno
@@ -89,9 +89,8 @@ _RECEIVE = (*GIT, "-c", "gc.auto=0", "-c", "receive.autogc=false", "-c", "receiv
 def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Send ``commits`` and all their ancestors to the bare repository, with a reference to each of ``commits``.
 
-    Yields (steps done, steps in all); the first pair is yielded when objects have to be sent. Raises EnvironmentFailure
-    for a partial clone, and if the connection stays lost.
-    """
+    Yields the numbers of finished steps and of all steps, but yields nothing if no objects have to be sent. Raises
+    EnvironmentFailure for a partial clone, and if the connection stays lost."""
     for attempts_left in reversed(range(ATTEMPTS)):
         unique = list(dict.fromkeys(commits))
         listing = host.script(_NOT_SENT, bare / REFS, *unique, check=False)  # waits if the connection is lost
@@ -138,8 +137,9 @@ LONG = 3600.0  # seconds, for a command that moves all files of a large tree
 
 _REFUSED = 128  # exit status of git for a request that git cannot fulfil
 
-# $1 is the repository, $2 the checkout, $3 a commit or tree, $4 the folder in the checkout for this tree, $5 "keep" if files
-# that git does not know stay; then pathspecs of the ignored paths. A link at $4 may have been left by a build, and lead elsewhere.
+# $1 is the repository, $2 the checkout, $3 a commit or tree, $4 the folder in the checkout for this tree, $5 "keep" if
+# files that git does not know stay; then pathspecs of the ignored paths. A link at $4, which a build may have left, is
+# removed, because the link may lead elsewhere.
 _SWITCH = f"""\
 bare=$1 source=$2${{4:+/}}$4 tree=$3 keep=$5
 real() {{ (cd -P -- "$1" && pwd -P); }}
@@ -196,8 +196,8 @@ def bring_mirror(
     """The bare repository ``root/git/NAME.git``, with everything that is reachable from ``commits`` of ``repository``.
 
     On this machine, the bare repository uses the object store of ``repository``, so a partial clone suffices if the
-    commits are complete. To another machine, git pushes missing objects. Yields (steps done, steps in all).
-    """
+    commits are complete. On another machine, git pushes missing objects. Yields the numbers of finished steps and of
+    all steps."""
     bare = host.root / "git" / f"{name}.git"
     borrows = alternates_line(repository.objects) if host.is_local else ""
     git_script(host, BARE, [str(bare), repository.object_format, borrows])
@@ -212,7 +212,7 @@ class SubmoduleTree:
 
     bare: PurePosixPath  # the repository on the host that has the tree and its index; each path has its own repository
     tree: str
-    path: str  # relative to the checkout
+    path: str  # path of the submodule, relative to the checkout
     ignore: Sequence[str]
 
 
@@ -228,11 +228,10 @@ def checkout(
 ) -> None:
     """Make the folder ``to`` equal to the tree of commit ``sha``, without the ignored paths, and with ``submodules``.
 
-    With ``keep_untracked``, files that git does not know stay in the folder. Other submodules are empty folders. In
-    ``submodules``, a submodule of a submodule follows the submodule that contains it. Raises BuildFailed for a commit
-    that git cannot check out: it has a path that git forbids or that is too long, or the repository lacks one of its
-    files. Raises EnvironmentFailure if the repository lacks the commit, or if the host is at fault.
-    """
+    With ``keep_untracked``, files that git does not know stay in the folder. All other submodules become empty folders.
+    ``submodules`` lists each submodule before the submodules inside of it. Raises BuildFailed for a commit that git
+    cannot check out: it has a path that git forbids or that is too long, or the repository lacks one of its files.
+    Raises EnvironmentFailure if the repository lacks the commit, or if the host is at fault."""
     trees = [SubmoduleTree(bare, sha, "", ignore), *submodules]
     try:
         for part in trees:
@@ -248,7 +247,7 @@ def checkout(
 
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
-    """An id of the tree of ``sha`` without the ignored paths: of names, modes and contents. No blob is needed."""
+    """A hash of the names, modes and contents in the tree of ``sha``, without the ignored paths. No blob is needed."""
     paths = ["--", *pathspecs_except(ignore)]
     with convert_errors(host, bare, sha):
         return git_script(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
@@ -309,7 +308,7 @@ def _switch(host: Host, source: PurePosixPath, part: SubmoduleTree, *, keep: boo
 
 @dataclass(frozen=True, slots=True)
 class BuildSource:
-    """A commit, and the commit that is built in its place if there are patches."""
+    """A commit of the range, and the patched commit that is built instead (the same commit if there are no patches)."""
 
     sha: str
     built_commit: str  # the commit that is checked out: the same, or a new commit with patches
@@ -317,9 +316,9 @@ class BuildSource:
 
 
 def with_common_patches(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch]) -> BuildSource:
-    """A commit with the patches that are for all versions; ``with_version_patches`` applies the other patches.
+    """The commit ``sha`` with the patches for all versions applied; ``with_version_patches`` applies the other patches.
 
-    Raises BuildFailed for a commit that git cannot read, and EnvironmentFailure as ``checkout`` does.
+    Raises BuildFailed if git cannot read the commit, and EnvironmentFailure if the host or the repository is at fault.
     """
     sources = BuildSource(sha, sha, {patch.name: False for patch in patches})
     return _with_patches(host, bare, sources, [patch for patch in patches if not patch.version])
@@ -328,7 +327,9 @@ def with_common_patches(host: Host, bare: PurePosixPath, sha: str, patches: Sequ
 def with_version_patches(
     host: Host, bare: PurePosixPath, sources: BuildSource, patches: Sequence[Patch], version: str
 ) -> BuildSource:
-    """``sources`` with the patches for this version. They come last: only a checkout shows the version."""
+    """``sources`` with the patches for this version. These patches are applied after all others, because only a
+    checkout shows the version.
+    """
     fitting = [patch for patch in patches if patch.version and version_satisfies(version, patch.version)]
     return _with_patches(host, bare, sources, fitting)
 
@@ -347,7 +348,7 @@ MAX_SUBMODULES = 1000  # most submodules of one commit; an endless chain of subm
 
 
 def tree_id_with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequence[str]) -> str:
-    """The id of the filtered ``tree`` of a commit together with its filtered submodules that are checked out.
+    """A hash of ``tree`` and the commit's checked-out submodules, all without the ignored paths.
 
     The id of ``tree`` depends on the hashes of the submodules, but not on the paths that are ignored in the submodules.
     """
@@ -379,9 +380,8 @@ def bring_submodules(
             log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
             raise checkout_error(host, sha, str(failed), mask_credentials(log), failed.advice) from failed
         path_hash = hashlib.sha256(path.encode()).hexdigest()[:16]
-        bare = yield from steps_as_progress(
-            SEND, bring_mirror(host, source.repository, f"{name}.git/modules/{path_hash}", [source.tree])
-        )
+        folder = f"{name}.git/modules/{path_hash}"
+        bare = yield from steps_as_progress(SEND, bring_mirror(host, source.repository, folder, [source.tree]))
         parts.append(SubmoduleTree(bare, source.tree, path, submodule.ignore))
         inner = needed_submodules(source.repository, source.tree, submodule.ignore)
         pending.extend((source.repository, source.tree, source.address, f"{path}/", module) for module in inner)
@@ -389,7 +389,9 @@ def bring_submodules(
 
 
 def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], upstream: str) -> Iterator[str]:
-    """A line with the origin of each submodule of a commit, without inner submodules. Nothing is fetched."""
+    """For each submodule of a commit, a line with its origin; submodules of submodules are left out. Nothing is
+    fetched.
+    """
     for module in needed_submodules(repository, sha, ignore):
         origin = find_origin(repository, sha, module, upstream)
         source, _ = find_locally(origin, repository, module)

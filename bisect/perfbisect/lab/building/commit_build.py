@@ -1,4 +1,5 @@
-"""Builds a commit on a host, stage by stage: checkout, configure, compile, install, and storing of the needed files."""
+"""Builds a commit on a host in stages: check out, configure, compile, install, and store the files that measurements
+need."""
 
 import hashlib
 import re
@@ -60,11 +61,12 @@ from perfbisect.lab.building.toolchain import (
 from perfbisect.recipes.build_systems import system_of_commit
 from perfbisect.recipes.builder_reader import required_build
 
-JOB_PREFIX = "build-"  # of the names of jobs that build
+JOB_PREFIX = "build-"  # begins the names of jobs that build
 
 
 def end_running_builds(host: Host, *, except_names: Collection[str] = ()) -> jobs.Job | None:
-    """End the running builds, except the build whose job's name is in ``except_names``; returns that job."""
+    """End a host's running builds, except a build whose job has a name in ``except_names``; returns this job, or None.
+    """
     spared = None
     for job in jobs.running_jobs(host):
         if job.name in except_names:
@@ -105,23 +107,23 @@ class BuildAttempt:
 
 @dataclass(frozen=True, slots=True)
 class CommitBuild:
-    """The build of a commit on a host: ``build`` goes through its stages."""
+    """The build of a commit on a host; the method ``build`` carries out all stages."""
 
     context: BuildContext
     sources: BuildSource
     paths: frozenset[str]  # see ``present_paths``
-    needed: Mapping[str, prebuilt.NeededArchive]  # archives, by name
+    needed: Mapping[str, prebuilt.NeededArchive]  # name → archive that the build needs
     key: str
     clock: Stopwatch  # already has the seconds of the patches, which are applied before the key is known
     incremental: bool = False  # whether an incremental build is allowed
 
     @property
     def name(self) -> str:
-        """The name of the build's job, by which later sessions find the job."""
+        """The name of the job that makes the build. A later session finds a running build by this name."""
         return f"{JOB_PREFIX}{self.context.builder.name}-{self.key}"
 
     def stored_build(self) -> InstalledBuild | None:
-        """The stored build, if the host has it."""
+        """The finished build in the host's build store, if there is one."""
         key = incremental_key(self.key) if self.incremental else self.key
         built = build_store.find_build(self.context.host, key, self.sources.sha)
         if built is None:
@@ -130,13 +132,13 @@ class CommitBuild:
         return InstalledBuild(facts, resolved_for(self.context, self.paths, built.version), built.version)
 
     def applied_patches(self, version: str) -> Mapping[str, bool]:
-        """The name of each patch, and whether it is applied to this version."""
+        """For each patch, by its name: whether the patch is applied to the version ``version``."""
         context = self.context
         with self.clock.measure_phase(PATCH):
             return with_version_patches(context.host, context.bare, self.sources, context.patches, version).patches
 
     def plan(self, context: BuildContext) -> BuildPlan:
-        """How the checkout is built."""
+        """The commands and the environment that build the checkout."""
         sums = {name: archive.sha256 for name, archive in self.needed.items()}
         return plan_for(context, self.sources.sha, self.paths, sums)
 
@@ -144,9 +146,8 @@ class CommitBuild:
         """Build the commit, and store the build."""
         began, context, host = time.monotonic() - self.clock.total, self.context, self.context.host
         yield BuildStep(CHECKOUT)
-        job = end_running_builds(
-            host, except_names=(self.name, f"{self.name}{_ALONE}", *([f"{self.name}{_AGAIN}"] * self.incremental))
-        )
+        again = [f"{self.name}{_AGAIN}"] * self.incremental
+        job = end_running_builds(host, except_names=(self.name, f"{self.name}{_ALONE}", *again))
         try:
             if context.training:
                 if job is None:
@@ -157,10 +158,8 @@ class CommitBuild:
             host.run(["rm", "-rf", "--", str(context.profile_folder)], timeout=600)
             raise
         plan = ended.plan
-        cached = host.script(
-            _REMEMBER, context.work, "" if ended.incremental else ended.output.steps, timeout=600
-        ).stdout
-        hits, misses, remote = cache_statistics(cached)
+        log = host.script(_REMEMBER, context.work, "" if ended.incremental else ended.output.steps, timeout=600).stdout
+        hits, misses, remote = cache_statistics(log)
         key = incremental_key(self.key) if ended.incremental else self.key
         with self.clock.measure_phase(RECORD):
             binary = ended.binary or self.hash_programs(plan) or key
@@ -187,7 +186,7 @@ class CommitBuild:
         return InstalledBuild(facts, plan.builder, plan.version)
 
     def train(self, training: Training) -> Generator[BuildStep | Warned]:
-        """Make the profile for the profile-guided build: build the commit with instrumentation, and run workloads."""
+        """Make the profile for a profile-guided build: build the commit with instrumentation, and run workloads."""
         training.check_programs()
         context = replace(self.context, kind=BuildKind.INSTRUMENTED)
         ended = yield from replace(self, context=context).best_attempt(f"{self.name}-{BuildKind.INSTRUMENTED}")
@@ -211,7 +210,7 @@ class CommitBuild:
             jobs.remove_folder(context.host, ended.job)
 
     def best_attempt(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, BuildAttempt]:
-        """Make a checkout and a successful build by a job named ``name``; or follow ``job``, a running build."""
+        """Check out and build the commit by a job named ``name``, or wait for the running build ``job``."""
         context, sha = self.context, self.sources.sha[:10]
         if job is None:
             with self.clock.measure_phase(CHECKOUT):
@@ -250,7 +249,7 @@ class CommitBuild:
         return ended
 
     def incremental_attempt(self, base: LastBuild) -> Generator[BuildStep, None, BuildAttempt | None]:
-        """Make an incremental build of the checkout; returns None if that is not possible."""
+        """Make an incremental build (in the folder of the last build); returns None if this is not possible."""
         context, plan = self.context, self.plan(self.context)
         with self.clock.measure_phase(CHECKOUT):
             way = incremental.incremental_build(context, plan, self.sources.built_commit, base)
@@ -265,7 +264,7 @@ class CommitBuild:
         return replace(ended, plan=plan, incremental=True, failed=failed)
 
     def check_out(self, *, keep_untracked: bool = False) -> Generator[BuildStep]:
-        """Check out the commit and its submodules. ``keep_untracked``: keep files that git does not track."""
+        """Check out the commit and its submodules. ``keep_untracked`` keeps files that git does not track."""
         context, builder = self.context, self.context.builder
         of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
         with self.clock.measure_phase(CHECKOUT):
@@ -275,8 +274,8 @@ class CommitBuild:
     def attempt(
         self, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
     ) -> Generator[BuildStep, None, BuildAttempt]:
-        """Build the checkout by a job named ``name``, or follow ``job``, which already builds the checkout. The build
-        folder is empty, unless the build is incremental.
+        """Build the checkout by a job named ``name``, or wait for ``job``, which already builds the checkout. The build
+        folder is emptied first, except for an incremental build.
         """
         host, work, how = self.context.host, self.context.work, required_build(plan.builder)
         with self.clock.measure_phase(CHECKOUT):
@@ -306,8 +305,8 @@ class CommitBuild:
         return BuildAttempt(plan, job, output, 0, False, artifacts, binary)
 
     def hash_programs(self, plan: BuildPlan) -> str:
-        """A hash of the commit and its compiled programs; clean and incremental builds with equal programs have equal
-        hashes; "" if no incremental build exists.
+        """A hash of the commit and its programs, equal for clean and incremental builds with equal programs; "" if
+        incremental builds are not possible.
         """
         host, prefix = self.context.host, self.context.work / "prefix"
         if not incremental.build_method_hash(self.context, plan) or not (
@@ -317,7 +316,7 @@ class CommitBuild:
         return hashlib.sha256(f"{self.key} {hash_artifacts(host, prefix, programs)}".encode()).hexdigest()
 
     def single_job_plan(self, ended: BuildAttempt) -> BuildPlan | None:
-        """The plan that repeats a failed build with one job; None if one job cannot help."""
+        """The plan that repeats a failed build with one job; None if parallel jobs cannot be the cause."""
         trouble = ended.output.host_trouble
         of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_disk_full(self.context.host)
         if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
@@ -326,18 +325,18 @@ class CommitBuild:
         return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
 
     def save_log(self, ended: BuildAttempt) -> str:
-        """Save the log of a build where the user can read it later; returns its path."""
+        """Copy the log of a build into the host's folder ``logs``; returns the path of the copy."""
         host, sha = self.context.host, self.sources.sha
         log = str(host.root / "logs" / f"{self.context.builder.name}-{sha[:10]}-{self.key[:10]}.log")
         host.script(_SAVE_LOG, ended.job.folder / "stdout", log)
         return log
 
     def short_paths(self, text: str) -> str:
-        """A compiler's message whose paths lack the build's folders, and the ``../`` that ccache writes."""
+        """A compiler's message whose paths omit the build's folders, and the ``../`` that ccache writes."""
         return re.sub(rf"(?:{re.escape(str(self.context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
 
     def build_failure(self, ended: BuildAttempt) -> BuildFailed | EnvironmentFailure:
-        """The error for a failed build. The log of the failed build is saved."""
+        """The error to raise for a failed build, after saving the build's log."""
         host, output, sha = self.context.host, ended.output, self.sources.sha[:10]
         if output.host_trouble.startswith(DISK_FULL) or facts.is_disk_full(host):
             return disk_full_error(host.name, f"the build of {sha} stopped at: {output.failure_line()}")
@@ -365,7 +364,7 @@ class CommitBuild:
 
 
 def commit_build(context: BuildContext, sha: str) -> CommitBuild:
-    """Builds a commit on a host; see ``CommitBuild``.
+    """The build of a commit on a host, which its method ``build`` carries out.
 
     Raises BuildFailed for a commit that git cannot read or that needs an unknown archive, and EnvironmentFailure.
     """

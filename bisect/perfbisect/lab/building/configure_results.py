@@ -1,20 +1,20 @@
-"""Results of cmake's configure step, for the next clean build of a session that would find the same results.
+"""Stores the results of cmake's configure step, so that the next clean build of a session need not run the same checks.
 
-A clean build that configures in full stores results of checks, such as ``HAVE_FSEEKO``, and the facts about the
-compiler, in ``root/work/BUILDER/configured``. The next clean build starts with these results if it would run the same
-checks: by the same commands, in the same session, on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and
-``*.in``. A build that starts with these results must generate the same files, byte for byte, as the build that
-configured in full. If the generated files differ, this build and all later builds configure in full. Results that may
-depend on other files of the tree are not kept: the results of ``try_compile`` itself and, if the ``CMakeLists.txt`` of
-the tree read files, the results of checks that compile a source text.
+A clean build that runs all checks of the configure step stores results of checks, such as ``HAVE_FSEEKO``, and the
+facts about the compiler, in ``root/work/BUILDER/configured``. The next clean build starts with these results if it
+would run the same checks: by the same commands, in the same session, on the same host, with the same
+``CMakeLists.txt``, ``*.cmake`` and ``*.in``. A build that starts with these results must generate the same files, byte
+for byte, as the build that stored the results. If the generated files differ, this build and all later builds run all
+checks. Results that may depend on other files of the tree are not kept: the results of ``try_compile`` itself and, if
+the ``CMakeLists.txt`` of the tree read files, the results of checks that compile a source text.
 
 A build by commands of ``--build`` also uses these results, under three conditions: all commands are commands of build
 systems; only the first command configures; and the first command is cmake, and makes a folder in the copy of the tree.
 A build by commands of ``--build`` needs the same ``CMakeLists.txt``, ``*.cmake`` and ``*.in`` in the whole copy of the
 tree.
 
-The cache of autotools is not used, because many configure scripts skip further work of a check if the result of the
-check is cached, and because the checks of configure scripts read headers of the tree.
+The cache of autotools is not used. Many configure scripts do part of their work only in checks whose results are not
+cached, and checks of configure scripts read headers of the tree.
 """
 
 import re
@@ -74,7 +74,9 @@ rm -rf "$new" && mkdir -p "$new/found/CMakeFiles" && awk -v kind="^//(Have$tests
 
 
 def commands_with_configure_results(context: BuildContext, plan: BuildPlan) -> Sequence[tuple[str, list[str]]]:
-    """The commands of a clean build, with a configure step that uses and keeps results of checks if that is safe."""
+    """The commands of a clean build; if it is safe, the configure step uses results of earlier checks, and stores its
+    own results.
+    """
     how_hash = incremental.build_method_hash(context, plan)
     if plan.system not in ("cmake", "") or not (how_hash and context.session):
         return plan.commands

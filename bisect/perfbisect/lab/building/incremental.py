@@ -1,8 +1,8 @@
-"""Builds in the tree of the last build: when a commit may be built incrementally, and how the tree is changed to the
+"""Decides when a commit may be built incrementally (in the tree of the last build), and prepares the tree for the
 commit.
 
-After a build, the file ``root/work/BUILDER/base`` says how the tree was made, from which commit, and under which key
-the build is stored. The next commit is checked out over the sources of the last build; git does not touch unchanged
+After a build, perfbisect writes into the file ``root/work/BUILDER/base`` how the tree was made, from which commit, and
+the key of the build. The next commit is checked out over the sources of the last build; git does not write unchanged
 files. The build system then makes everything again that depends on changed files:
 
 - cmake, meson and cargo know on which files an object depends. If a file has changed that the configure step reads,
@@ -15,13 +15,14 @@ files. The build system then makes everything again that depends on changed file
   again by config.status. If compiler options have changed in a Makefile, in a configure script or in an input of such
   a script, the build begins in an empty folder.
 
-Before the next build, the programs and archives of the last build are removed (with make always, with other build
-systems if files were added or removed), because a program that the next build does not make must not be measured.
+Before the next build, perfbisect removes the programs and archives of the last build, so that no old program is
+measured if the next build does not make the program: with make always, with other build systems if files were added or
+removed.
 
-If the commands of ``--build`` start nothing but build systems, the rules of these build systems apply.
+For commands of ``--build`` that start only build systems, the rules of these build systems apply.
 
-These rules do not guarantee a correct build, because the rules of a tree may lack a dependency. So the search
-confirms its result with clean builds (``core/search/clean_builds.py``).
+An incremental build may still be wrong, because the tree's Makefile may lack a dependency. So the search confirms its
+result with clean builds (``core/search/clean_builds.py``).
 """
 
 import hashlib
@@ -50,8 +51,9 @@ NEUTRAL = re.compile(
 
 _NOTE = 'printf "%s\\n" "$2" "$3" "$4" >"$1/base"'
 _TAKE = 'cd -- "$1" 2>/dev/null && [ -e base ] && cat base && rm -f base || :'
-# Prints "yes" if each object below $1 has a dependency file of its name, in this or another folder. automake begins such a file
-# with a comment only, which does not count. Objects of assembly code of the tree $2 need none, as they are removed.
+# Prints "yes" if each object below $1 has a dependency file of its name, in any folder. A dependency file with only the
+# comment that automake writes at first does not count. Objects of assembly code of the tree $2 need no dependency file,
+# because _UNLINK removes these objects.
 _TRACKED = r"""
 cd -- "$1" && {
     find . -name '*.o' -type f -printf 'o %f\n'
@@ -72,9 +74,10 @@ git --git-dir="$bare" diff -U0 --no-color --no-ext-diff --no-textconv "$before" 
     -e '^[+-].*[[:space:]=]-(O|std=|[DU][A-Za-z_]|[fm][a-z0-9]{2})' && echo yes || :
 """
 _MAKEFILE = re.compile(r"(?:^|/)(?:GNUm|m|M)akefile[^/]*$|\.(?:am|in|mk|inc|make)$")
-# Removes the products of linkers, and objects of assembly code, below $1, at most $3 folders deep; $2 is the tree. libtool has a
-# script, or a list, beside each product. The next build makes them again, unless nothing makes them any more. With make they are
-# always removed: a program may be made directly from sources, and a library of objects that are gone.
+# Removes the products of linkers, and objects of assembly code, below $1, at most $3 folders deep, but no files of the
+# tree $2. Of a product of libtool, the script or the list (.la) is removed, too. The next build makes the products
+# again, except products that no rule makes any more. For make, the products are always removed, because a program may
+# be made directly from sources, and a library may contain objects that no longer exist.
 _UNLINK = r"""
 [ -d "$1" ] || exit 0
 cd -- "$1" && find . -maxdepth "$3" -type f '(' -perm -u+x -o -name '*.a' -o -name '*.so' -o -name '*.so.*' ')' ! -path './.perfbisect/*' -exec sh -c '
@@ -89,10 +92,10 @@ find "$2" -type f -name '*.[sS]' -printf '%f\n' | while IFS= read -r name; do
     find . -maxdepth "$3" -type f '(' -name "${name%.[sS]}.o" -o -name "${name%.[sS]}.lo" ')' -exec rm -f {} +
 done
 """
-# $1 is the folder of fixed paths; $2 the folder of a kept build whose installation is copied, for a tree that is built in place;
-# $3 the folder below $1 with a copy of the tree. Standard input: changed paths of the tree, each after A, M, D or T. Changed
-# files of the copy are removed first: at the path of a removed file a link may lead elsewhere. Hard links to kept builds are
-# broken, as tools may write into existing files.
+# Prepares an incremental build. $1 is the folder of fixed paths; $2 the folder of a kept build whose installation is
+# copied, or ""; $3 the folder below $1 with a copy of the tree, or "". Standard input: changed paths of the tree, each
+# after A, M, D or T. Changed files of the copy are first removed, because a link at such a path may lead elsewhere.
+# Files with hard links to kept builds are copied, because tools may write into existing files.
 _BEGIN = r"""
 cd -- "$1" && rm -rf base prefix objects ccache.log || exit
 if [ -n "$2" ]; then
@@ -124,14 +127,14 @@ _PROGRAMS = r"""
 find . '(' -name CMakeFiles -o -name meson-private ')' -prune -o -type f '(' -perm -u+x -o -name '*.so' -o -name '*.so.*' ')' -print0 |
 LC_ALL=C sort -z | xargs -0 -r sh -c 'for each do case $(head -c 4 -- "$each" | tr -d "\0") in ?ELF) printf "%s\0" "$each";; esac; done' find
 """
-MAX_PROGRAMS = 200  # programs that are compared
+MAX_PROGRAMS = 200  # most programs of a build that are compared
 DEEP = 100  # levels of folders: more than a tree has
 LONG = 3600.0  # seconds, for copying a large tree
 
 
 @dataclass(frozen=True, slots=True)
 class IncrementalBuild:
-    """How a commit is built in the tree of the last build."""
+    """The way in which a commit is built in the tree of the last build."""
 
     commands: tuple[tuple[str, list[str]], ...]  # (stage of the build, argv) of each command
     kept: str  # the folder of a kept build whose installation is copied; "" unless the tree is built in place
@@ -140,7 +143,7 @@ class IncrementalBuild:
     unlinked: tuple[str, int] | None = None  # the folder in which products of linkers are removed, and how deep
 
     def prepare_tree(self, host: Host, work: PurePosixPath) -> None:
-        """Prepare the tree of the last build for a build of the commit that is checked out."""
+        """Prepare the tree of the last build, in which a commit was checked out, for the build of this commit."""
         paths = "".join(f"{path}\0" for path in self.changed)
         host.script(_BEGIN, work, self.kept, self.copy, stdin=paths, timeout=LONG)
         if self.unlinked:
@@ -149,9 +152,9 @@ class IncrementalBuild:
 
 
 def incremental_rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
-    """The rules by which a commit may be built in the tree of another commit; None if incremental builds are not
-    allowed. If ``plan`` has a build system, its rules apply. If ``plan`` has other commands that run in a copy of the
-    tree and start nothing but build systems, the rules of these build systems apply.
+    """The rules for incremental builds: the rules of the plan's build system or, if the plan has other commands, the
+    rules of the build systems that these commands start. None if incremental builds are not allowed, for example
+    because the commands start other programs, too.
     """
     if plan.system:
         return SYSTEMS[plan.system].incremental
@@ -168,8 +171,8 @@ def incremental_rules(plan: BuildPlan, prefix: str) -> IncrementalBuilds | None:
 
 
 def build_method_hash(context: BuildContext, plan: BuildPlan) -> str:
-    """A hash of the commands, the environment and the tools that build a commit; "" if its tree cannot be used for
-    incremental builds.
+    """A hash of the commands, the environment and the tools that build a commit; "" if the commit's tree cannot be used
+    for incremental builds.
     """
     alone = context.training or any(patch.version for patch in context.patches)
     if alone or incremental_rules(plan, str(context.work / "prefix")) is None:
@@ -179,22 +182,22 @@ def build_method_hash(context: BuildContext, plan: BuildPlan) -> str:
 
 
 def built_programs(host: Host, prefix: PurePosixPath) -> list[str]:
-    """The programs and shared libraries below ``prefix``; [] if there are more than ``MAX_PROGRAMS``, or if a name is
-    not UTF-8.
+    """The paths of the programs and shared libraries below ``prefix``; [] if there are more than ``MAX_PROGRAMS``, or
+    if a name is not UTF-8.
     """
     paths = host.script(_PROGRAMS, prefix, timeout=LONG).stdout.split("\0")[:-1]
     return [] if len(paths) > MAX_PROGRAMS or any("\N{REPLACEMENT CHARACTER}" in path for path in paths) else paths
 
 
 def note_last_build(context: BuildContext, plan: BuildPlan, commit: str, key: str) -> None:
-    """Write the note that the next build reads: the settings and the commit of the build that was just made."""
+    """Write a note for the next incremental build: the settings and the commit of the build that was just made."""
     if made := build_method_hash(context, plan):
         context.host.script(_NOTE, context.work, made, commit, key)
 
 
 @dataclass(frozen=True, slots=True)
 class LastBuild:
-    """The note about the tree of the last build: how and from which commit it was made."""
+    """The note about the last build: how its tree was made, and from which commit."""
 
     made: str  # see ``build_method_hash``
     commit: str
@@ -202,16 +205,16 @@ class LastBuild:
 
 
 def take_last_build(context: BuildContext) -> LastBuild | None:
-    """The note about the last build; None if there is no note. The note is removed, so that the next build begins in an
-    empty folder if this build is interrupted.
+    """Read and remove the note about the last build; None if there is no note. The note is removed so that, if this
+    build is interrupted, the next build begins in an empty folder.
     """
     made, commit, key, *_ = [*context.host.script(_TAKE, context.work).stdout.split("\n"), "", ""]
     return LastBuild(made, commit, key) if key else None
 
 
 def incremental_build(context: BuildContext, plan: BuildPlan, commit: str, base: LastBuild) -> IncrementalBuild | None:
-    """How the commit that is checked out can be built in the tree of the last build; None if it needs an empty
-    folder.
+    """The way in which the checked-out commit can be built in the tree of the last build; None if the commit must be
+    built in an empty folder.
     """
     rule = incremental_rules(plan, str(context.work / "prefix"))
     if rule is None or base.made != build_method_hash(context, plan):
@@ -225,8 +228,8 @@ def incremental_build(context: BuildContext, plan: BuildPlan, commit: str, base:
 
 @dataclass(frozen=True, slots=True)
 class _TreeChange:
-    """The changes since the last build: whether and how the build system can build them in the tree of the last
-    build.
+    """The changes since the last build. Decides whether and how the build system can build the changes in the tree of
+    the last build.
     """
 
     context: BuildContext
@@ -257,11 +260,11 @@ class _TreeChange:
 
     @property
     def makefiles(self) -> tuple[str, ...]:
-        """The changed Makefiles, if the build system reads its rules from Makefiles only."""
+        """The changed Makefiles, if the build system is make or autotools; otherwise ()."""
         return tuple(path for _, path in self.changed if not self.rule.tracks and _MAKEFILE.search(path))
 
     def is_possible(self) -> bool:
-        """Whether, as far as is known, the build system will make everything again that depends on the changes."""
+        """Whether the build system will probably make everything again that depends on the changes."""
         host = self.context.host
         has_objects = host.run(["test", "-d", str(self.objects_folder)], check=False).ok
         if not has_objects or (self.needs_configure and not self.rule.anew):
@@ -289,7 +292,7 @@ class _TreeChange:
         return self.context.host.run(["test", "-e", str(self.objects_folder / name)], check=False).ok
 
     def build_method(self) -> IncrementalBuild:
-        """How the commit is built."""
+        """The way in which the commit is built in the tree of the last build."""
         work, system = self.context.work, self.plan.system
         folder = work / "prefix" if self.in_place else work / "build"
         again = self.needs_configure or (system == "cmake" and self.has_added_or_removed_files)
@@ -322,15 +325,15 @@ class _TreeChange:
 def changed_files(
     host: Host, bare: PurePosixPath, old: str, new: str, ignore: Sequence[str]
 ) -> list[tuple[str, str]] | None:
-    """The files that differ between two commits, except ignored paths, as pairs: (A, M, D or T; path).
+    """The files that differ between two commits, except ignored paths, as pairs (status, path); git's status is A, M, D
+    or T.
 
-    None if these files are unknown: a submodule differs, a commit is absent, or a name is not UTF-8 and cannot be
+    None if the files cannot be listed: a submodule differs, a commit is absent, or a name is not UTF-8 and so cannot be
     passed to commands.
     """
     options = ["-r", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=none"]
-    listing = checkout.run_git(
-        host, f"--git-dir={bare}", "diff-tree", *options, old, new, "--", *pathspecs_except(ignore), check=False
-    )
+    paths = pathspecs_except(ignore)
+    listing = checkout.run_git(host, f"--git-dir={bare}", "diff-tree", *options, old, new, "--", *paths, check=False)
     fields = listing.stdout.split("\0")[:-1]
     entries = [(facts.split(" "), path) for facts, path in zip(fields[::2], fields[1::2], strict=True)]
     if (
@@ -344,11 +347,7 @@ def changed_files(
 
 def _is_makefile_safe(host: Host, work: PurePosixPath, changed: Sequence[tuple[str, str]]) -> bool:
     """Whether a Makefile without dependency files will make everything again that depends on the ``changed`` files."""
-    read = [
-        change
-        for change in changed
-        if SOURCE.search(change[1]) or HEADER.search(change[1]) or not NEUTRAL.search(change[1])
-    ]
+    read = [pair for pair in changed if SOURCE.search(pair[1]) or HEADER.search(pair[1]) or not NEUTRAL.search(pair[1])]
     if any(status != "M" or not SOURCE.search(path) for status, path in read):
         return False
     sources = [PurePosixPath(path).name for _, path in read]

@@ -1,18 +1,19 @@
-"""Records the links of a build, and repeats them with a linker that puts the functions in another order.
+"""Records the linker calls of a build, and repeats these calls with a linker that puts the functions in a random order.
 
-While a build runs, COMPILER_PATH leads gcc and clang to ``recorder/ld`` instead of each linker; this script links, and
-records the link. COMPILER_PATH is the same for all builds of a host, because ccache hashes the variable and would
-otherwise find no cached file. After the installation, ``keep`` repeats the link of each installed file unchanged; if
-the code of the result differs from the installed file, this link is not used. The records of the other links stay
-beside the build, in ``links``:
+During a build, COMPILER_PATH makes gcc and clang call the script ``recorder/ld`` in place of the linker; this script
+calls the linker, and records the call. COMPILER_PATH is the same for all builds of a host, because ccache hashes the
+variable and would otherwise find no cached file. After the installation, ``keep`` repeats the linker call of each
+installed file unchanged. If the code of the result differs from the code of the installed file, the record of this call
+is not used. All other records are kept beside the build, in the folder ``links``:
 
     plan               one line for each installed file that can be linked again: the id of its link, its path
     ID/argv, cwd …     see ``recorder/ld``
     ID/functions       the sections ``.text.NAME`` of its inputs
     root               the root folder of the host that recorded, if it differs
 
-``link`` makes the layout of a build for a seed: a copy of the build's installation by hard links, in which the files of
-``plan`` are replaced. A seed is never an argument of a compiler, because ccache might use the file of another seed.
+``link`` makes the layout of a build for a seed: a copy of the build's installation that consists of hard links, except
+the files in ``plan``, which are linked again. A seed is never an argument of a compiler, because ccache might use the
+file of another seed.
 """
 
 import hashlib
@@ -61,7 +62,7 @@ class LayoutLinker:
     """A linker that makes randomized layouts."""
 
     name: str  # MOLD, LLD, GOLD or OBJECTS
-    version: str  # the first line of its version text
+    version: str  # the first line of the linker's version text
 
 
 def find_linker(host: Host) -> LayoutLinker | None:
@@ -76,7 +77,7 @@ class LayoutSeeds:
     """The seeds of randomized layouts on one host: the n-th run of a commit in a randomized layout has the seed ``first
     + (n - 1) step``.
 
-    A resumed hunt therefore continues with new layouts, and hosts with different ``first`` never share a layout.
+    Therefore a resumed hunt continues with new layouts, and hosts with different ``first`` never share a layout.
     """
 
     first: int = 1
@@ -84,7 +85,7 @@ class LayoutSeeds:
     used: dict[str, int] = field(default_factory=dict)  # commit → the last seed that was used
 
     def note_used_seed(self, run: RunFacts) -> None:
-        """Note the seed of a run that has ended."""
+        """Store the seed of a run that has ended, so that no later layout of the commit has this seed."""
         if run.layout:
             self.used[run.commit] = max(run.layout, self.used.get(run.commit, 0))
 
@@ -100,9 +101,9 @@ MAX_FILES = 40  # programs and libraries of a build that are linked again, if it
 LONG = 1800.0  # most seconds for all links of the largest servers
 _NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
 
-# The arguments of a recorded link, changed for its copy below $2/files: paths below the root folder $1 lead there, and options
-# that would write further files are left out. $3 is the RUNPATH of the output, which an installation changes, or "same". Paths
-# are escaped, as in a response file.
+# Prints the arguments of a recorded link, changed for its copy: paths below the root folder $1 become paths below
+# $2/files$1, and options that would write further files are left out. $3 is the RUNPATH of the output, which an
+# installation changes, or "same". Paths are escaped, as in a response file.
 _ARGUMENTS = r"""
 arguments() {
     awk -v root="$1/" -v to="$2/files$1/" -v runpath="$3" '
@@ -248,7 +249,7 @@ NOT_COMPILED = "the programs that run are not compiled"  # then the order of fun
 
 @dataclass(frozen=True, slots=True)
 class LinkRecorder:
-    """The files with which builds of a host record their links."""
+    """The script and the files with which the builds of a host record their linker calls."""
 
     linker: LayoutLinker  # the linker that makes the layouts of these builds
     folder: PurePosixPath  # the folder with the programs that record links
@@ -272,7 +273,7 @@ def install_recorder(host: Host) -> LinkRecorder | None:
 
 
 def with_function_sections(variant: Variant, recorder: LinkRecorder | None) -> Variant:
-    """The variant with which a build is compiled. If links are recorded, its compiler puts each function into a
+    """The variant with which a build is compiled. If linker calls are recorded, the compiler puts each function into a
     separate section, because a linker can move sections.
     """
     return msgspec.structs.replace(variant, cflags=f"{variant.cflags} {SECTIONS}".strip()) if recorder else variant
@@ -288,7 +289,7 @@ def section_options_for_compiler(build: Build, recorder: LinkRecorder | None) ->
 
 
 def why_not_relinkable(variant: Variant) -> str:
-    """The reason why builds of a variant cannot be linked again; "" if the variant has no such reason."""
+    """The reason why the variant prevents builds from being linked again; "" if the variant does not prevent this."""
     if "-flto" in f"{variant.cflags} {variant.ldflags}":
         return "with optimisation at link time, the compiler decides the order of functions"
     if variant.train:
@@ -298,16 +299,15 @@ def why_not_relinkable(variant: Variant) -> str:
 
 def layouts_unavailable_warning(reason: str) -> Warned:
     """The warning that builds cannot be linked again; its text is the same for all builds of a hunt."""
-    return Warned(
-        f"Randomized layouts are not available: {reason}", "So code placement may look like a change of the speed."
-    )
+    text = f"Randomized layouts are not available: {reason}"
+    return Warned(text, "So code placement may look like a change of the speed.")
 
 
 def keep_links(
     host: Host, work: PurePosixPath, paths: Sequence[str], variant: Variant, recorder: LinkRecorder, built: BuildFacts
 ) -> BuildFacts:
-    """Store in ``work`` the recorded links of installed files: of the files ``paths`` below the prefix, or of all files
-    if ``paths`` is empty.
+    """Store in ``work`` the recorded linker calls of the installed files ``paths`` (relative to the prefix), or of all
+    installed files if ``paths`` is empty.
 
     Returns the facts of the build, with the version of the linker, or with the reason why the build cannot be linked
     again.
@@ -335,8 +335,8 @@ def _keep_links_or_reason(host: Host, work: PurePosixPath, paths: Sequence[str],
 
 
 def link_layout(host: Host, key: str, seed: int, linker: LayoutLinker) -> str:
-    """Link the build with that key again, in the layout of a seed, unless this layout exists; returns the key of the
-    layout.
+    """Link the build with the key ``key`` again, in the layout of ``seed``, unless the layout already exists; returns
+    the key of the layout.
 
     Raises BuildFailed if the linker fails, and BuildFilesChanged if files of the build have changed since it was made.
     """

@@ -1,12 +1,12 @@
-"""A parser that reads the output of build tools line by line: how far a build has progressed, and why it failed.
+"""Parses the output of build tools line by line, to find how far a build has progressed, and why it failed.
 
-Some errors occur because the compiler is years younger than the tree; ``known_errors.toml`` names compiler options that
-prevent these errors. The time to parse a line is at most proportional to the line's length, because repetitions in the
-patterns are bounded and begin with a fixed text.
+Some builds of old commits fail because the compiler is years newer than the source; ``known_errors.toml`` lists
+compiler options that prevent such errors. The time to parse a line is at most proportional to the length of the line,
+because repetitions in the regular expressions are bounded and begin with a fixed text.
 
-``Stopwatch`` adds up the time of a build by phases. Phases outside of the job that builds are timed on this machine.
-The job itself prints when its stages began, by the clock of the host, so that the durations are right even if a later
-session reads the output of the job.
+``Stopwatch`` sums the time of a build by phases. A build's job prints the times at which its stages began, by the clock
+of the host, so that the durations are right even if a later session reads the output of the job. All other phases are
+timed by the clock of this machine.
 """
 
 import re
@@ -46,8 +46,8 @@ _OF_C = re.compile(r"^[^:]{0,400}\.c:|\.h:\d{1,9}:\d{1,9}: error: unknown type n
 
 
 class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pattern of output lines that report a known error, and compiler flags that prevent the error. {} in the flags
-    is replaced by the text that the group of the pattern matches.
+    """A regular expression for output lines that report a known error, and compiler flags that prevent the error. The
+    text that the group of the expression matches replaces {} in the flags.
     """
 
     pattern: re.Pattern[str]
@@ -63,13 +63,13 @@ class KnownErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def known_errors() -> KnownErrors:
-    """The known errors of builds."""
+    """The known errors of builds, read from ``known_errors.toml``."""
     text = Path(__file__).with_name("known_errors.toml").read_bytes()
     return msgspec.toml.decode(text, type=KnownErrors, dec_hook=lambda _, pattern: re.compile(pattern))
 
 
 class KnownFailure(BuildFailed):
-    """Raised for a build that failed with a known error, which other compiler options may prevent."""
+    """Raised if a build failed with a known error, which additional compiler options may prevent."""
 
     def __init__(self, sentence: str, known: KnownError, *, hint: str, **how: Any) -> None:
         super().__init__(sentence, hint=f"For {known.name}: {known.remedy}. {hint}".strip(), **how)
@@ -152,7 +152,7 @@ _OF_THE_HOST = [(re.compile(pattern), trouble) for pattern, trouble in _TROUBLES
 
 @dataclass(slots=True)
 class BuildLog:
-    """The state of a build. ``total`` is 0 while the number of steps is unknown."""
+    """The state of a build, as read from its output. ``total`` is the number of steps, 0 while it is unknown."""
 
     expected: int = 0  # number of steps of an earlier build of the system; 0 if unknown
     stage: str = CONFIGURE
@@ -172,7 +172,8 @@ class BuildLog:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
     def read_line(self, line: str) -> bool:
-        """Parse one line; returns whether the progress has changed. The caller must limit the length of the line."""
+        """Parse a line of output; return whether the progress of the build has changed. The caller must limit the
+        length of the line."""
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
             self.done, self.total = 0, self.expected if self.stage == COMPILE else 0
@@ -231,8 +232,8 @@ class BuildLog:
             self.unfinished = bool(_OF_CMAKE.match(line) or _OF_CONFIGURE.match(line))
 
     def _continue_error(self, line: str) -> None:
-        """Add a line to the error message, because CMake continues an error message in indented paragraphs, and
-        configure prints the reason on the next line.
+        """Add a line to the error message if the line continues it: CMake continues an error message in indented
+        paragraphs, and configure prints the reason on the next line.
         """
         of_cmake = self.error.startswith("CMake")
         if not line.strip():
@@ -259,7 +260,8 @@ def _masked_and_cut(line: str) -> str:
 
 
 def phase_seconds(printed_times: str) -> dict[str, float]:
-    """The seconds of each stage of a build, from the last line that the build script printed."""
+    """The duration of each stage of a build in seconds. ``printed_times`` is the last line that the build script
+    printed."""
     began_at, seconds = _BEGAN.findall(printed_times), dict.fromkeys((CONFIGURE, COMPILE, INSTALL), 0.0)
     for (stage, began), (_, ended) in pairwise(began_at):
         if stage in seconds:
@@ -268,10 +270,10 @@ def phase_seconds(printed_times: str) -> dict[str, float]:
 
 
 def build_script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
-    """A shell script that runs the commands of a build until a command fails; it prints each stage when it begins,
-    and at the end the times at which the stages began.
+    """A shell script that runs the commands of a build until a command fails. The script prints the name of each stage
+    when the stage begins, and at the end the times at which the stages began.
 
-    ``note`` is the first line of the output. The script sets no variable that a command might inherit.
+    The script first prints ``note``. The script sets no environment variables, because the commands would inherit them.
     """
     lines = [f"printf '%s\\n' {shlex.quote(note)}"] if note else []
     lines.append(f"""trap 'printf "\\n%s\\n" "{SAID}{TOOK}] $* end "{_NOW}' EXIT""")
@@ -288,8 +290,8 @@ def build_script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") 
 
 @dataclass(frozen=True, slots=True)
 class BuildStep:
-    """Progress within one stage of a build: the number of finished steps of ``total`` steps; ``total`` is 0 if it is
-    unknown.
+    """The progress within a stage of a build: the number of finished steps, and ``total``, the number of all steps (0
+    if unknown).
     """
 
     stage: str
@@ -298,7 +300,7 @@ class BuildStep:
 
 
 def follow_build(host: Host, job: jobs.Job, output: BuildLog) -> Generator[BuildStep, None, int]:
-    """Yield the progress of a build's job, parsed from the job's output; returns the exit status of the job."""
+    """Yield the progress of a build's job, which is parsed from the job's output; return the exit status of the job."""
     lines = GeneratorWithResult(jobs.follow_stdout(host, job))
     with closing(lines.work):
         for line in lines:
@@ -308,7 +310,7 @@ def follow_build(host: Host, job: jobs.Job, output: BuildLog) -> Generator[Build
 
 
 def steps_as_progress(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[BuildStep, None, T]:
-    """Yields each step of ``work`` as a BuildStep of the stage ``stage``; returns the result of ``work``."""
+    """Yield each step of the generator ``work`` as a BuildStep of the stage ``stage``; return the result of ``work``."""
     steps = GeneratorWithResult(work)
     for done, total in steps:
         yield BuildStep(stage, done, total)
@@ -317,7 +319,7 @@ def steps_as_progress(stage: str, work: Generator[tuple[int, int], None, T]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The seconds of each phase of a build so far; the seconds of a repeated phase are added up."""
+    """Sums the seconds of each phase of a build. If a phase is repeated, its times are added."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -327,14 +329,14 @@ class Stopwatch:
         return sum(self.seconds.values())
 
     def add(self, phases: Mapping[str, float]) -> None:
-        """Add the seconds of these phases to the totals."""
+        """Add the seconds of each phase in ``phases`` to the sum of this phase."""
         for phase, seconds in phases.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     @contextmanager
     def measure_phase(self, phase: str) -> Iterator[None]:
-        """Add the duration of the ``with`` block to a phase, without the durations of other phases that are measured in
-        the block."""
+        """Add the duration of the ``with`` block to a phase. If other phases are measured within the block, their
+        durations are subtracted."""
         began, earlier = time.monotonic(), self.total
         try:
             yield
@@ -342,8 +344,8 @@ class Stopwatch:
             self.add({phase: time.monotonic() - began - (self.total - earlier)})
 
     def phases(self, elapsed: float) -> dict[str, float]:
-        """The seconds of each phase of a build that took ``elapsed`` seconds; seconds outside of all phases are
-        ``OTHER``.
+        """The seconds of each phase of a build that took ``elapsed`` seconds in all. The seconds that belong to no
+        measured phase are in the phase ``OTHER``.
         """
         seconds = self.seconds | {OTHER: elapsed - self.total}
         return {phase: rounded for phase, took in seconds.items() if (rounded := round(took, 3)) > 0}

@@ -1,9 +1,9 @@
-"""Makes an installed system from a commit, with ccache.
+"""Builds and installs a system from a commit, using ccache.
 
-A build uses fixed folders below ``root/work/BUILDER``: ``source``; ``build``, which is empty at the beginning; and
-``prefix``, from which the installation is moved to the folder of finished builds. All builds have the same paths and
-the same environment, so that builds differ only by their commits. In a search, a build may instead be incremental: it
-is made in the folders of the last build. One job on the host configures, compiles and installs.
+Each build uses the same three folders below ``root/work/BUILDER``: ``source``; ``build``, which is empty at the begin
+of a clean build; and ``prefix``, from which the installation is moved to the folder of finished builds. All builds have
+the same paths and the same environment, so that builds differ only by their commits. In a search, a build may be
+incremental: made in the folders as the last build left them. One job on the host configures, compiles and installs.
 """
 
 import time
@@ -19,13 +19,8 @@ from perfbisect.host.packages import missing_needs_error
 from perfbisect.host.protocol import Host
 from perfbisect.lab.building import links
 from perfbisect.lab.building.commit_build import commit_build
-from perfbisect.lab.building.log_parser import (
-    BuildStep,
-)
-from perfbisect.lab.building.plan import (
-    BuildContext,
-    InstalledBuild,
-)
+from perfbisect.lab.building.log_parser import BuildStep
+from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import (
     NEEDED,
@@ -53,10 +48,10 @@ def build_context(
     *,
     layouts: bool = False,
 ) -> BuildContext:
-    """The data that all builds of ``variant`` on a host have in common ("" is the variant that the recipe chooses); if
-    ``layouts`` is true, the builds can be linked again.
+    """The settings and tools that all builds of ``variant`` on a host share. If ``variant`` is "", the recipe's variant
+    is used. If ``layouts`` is true, the builds can be linked again.
 
-    Raises EnvironmentFailure, naming the packages to install, if the host lacks a program.
+    Raises EnvironmentFailure, whose advice names the packages to install, if the host lacks a program.
     """
     name = variant or builder.variant
     recorder = links.install_recorder(host) if layouts else None
@@ -65,9 +60,8 @@ def build_context(
     if lacks := missing_programs_and_needs(host, [*NEEDED], how, settings):
         answers = facts.read_facts(host, SYSTEM_FACTS)
         system = answers.get(SYSTEM) or ""
-        raise missing_needs_error(
-            lacks, host.name, system, recipe_packages(how), build_dependencies_command(builder, answers)
-        )
+        command = build_dependencies_command(builder, answers)
+        raise missing_needs_error(lacks, host.name, system, recipe_packages(how), command)
     share_cache(host, entry.ccache_remote)
     tools = toolchain(host, settings)
     namespace = cache_namespace(host, tools.processor)
@@ -85,23 +79,23 @@ def build_key_of_commit(context: BuildContext, sha: str) -> str:
 
 
 def find_stored_build(context: BuildContext, sha: str) -> InstalledBuild | None:
-    """The stored build of commit ``sha``, or None. Raises as ``build_key_of_commit``."""
+    """The stored build of commit ``sha``; None if the host has none. Raises BuildFailed if git cannot read the commit."""
     return commit_build(context, sha).stored_build()
 
 
 def build_commit(
     context: BuildContext, sha: str, shared: SharedBuilds | None = None, *, clean: bool = True
 ) -> Generator[BuildStep | Warned, None, InstalledBuild]:
-    """Build commit ``sha``, unless its build is stored; yields progress. If other machines have built the commit,
-    their build is fetched from the ``shared`` builds; otherwise, the new build is added to the ``shared`` builds.
-    Shared builds are fetched and added while the host does nothing else, so that no run is disturbed. The build may
-    be incremental unless ``clean`` is true; an incremental build is never shared.
+    """Build commit ``sha``, except if its build is stored on the host; yield the progress. ``shared`` is a store of
+    builds that several machines use: if it has the build, the build is fetched; otherwise, the new build is added to
+    the store. Builds are fetched and added while the host does nothing else, so that no run is disturbed. If ``clean``
+    is false, the build may be incremental; an incremental build is never added to the store.
 
-    If a build with several parallel jobs fails, the build is repeated with one job before the commit counts as
-    unbuildable, because the failure may depend on the order of the jobs, or the jobs may have used all memory. If a
-    killed session has left the build of the commit running, this build is continued. If the generator is closed, the
+    If a build with several parallel compile jobs fails, the build is repeated with a single compile job, because the
+    failure may depend on the order of the compile jobs, or they may have used all memory. If a session was killed while
+    it built the commit, and the build still runs on the host, this build is continued. If the generator is closed, the
     build and all its processes end. Raises BuildFailed if the commit cannot be checked out, configured, compiled or
-    installed, or if its training (for profile-guided optimisation) fails; JobLost if the host was restarted during the
+    installed, or if its training (for profile-guided optimization) fails; JobLost if the host was restarted during the
     build; EnvironmentFailure for any other fault of the host.
     """
     began = time.monotonic()

@@ -1,11 +1,12 @@
 """Plans the build of a commit on a host: the commands, their environment, and the key of the build.
 
-Profile-guided optimization: an instrumented build counts what it executes while it runs the workloads, and a second
-build uses these counts. The instrumented build and the final build have the same paths, because the compiler finds the
-counts of an object file by its path. The counts of a profile are kept in ``root/work/BUILDER/profile`` until the second
-build is made. The counts differ a little from one training to the next, so the key of a build does not depend on the
-counts; it depends on the variant, the training workloads and the compiler options. ccache is switched off for both
-builds, because no two trainings give equal counts, and because ccache rewrites the paths by which the counts are found.
+With profile-guided optimization, a commit is built twice: an instrumented build counts how often its code is executed
+while it runs the workloads (the training), and the final build uses these counts. The instrumented build and the final
+build have the same paths, because the compiler finds the counts of an object file by its path. The counts are kept in
+``root/work/BUILDER/profile`` until the final build is made. No two trainings give equal counts, so the key of a build
+does not depend on the counts; the key depends on the variant, the training workloads and the compiler options. Neither
+build uses ccache, because the counts differ after each training, and because ccache rewrites the paths by which the
+compiler finds the counts.
 """
 
 import hashlib
@@ -50,7 +51,7 @@ MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of 
 
 
 class BuildKind(StrEnum):
-    """Which build of a commit is made; with profile-guided optimization, a commit is built twice."""
+    """The kind of a build: with profile-guided optimization, a commit has an instrumented build and a final build."""
 
     PLAIN = ""  # the only build
     INSTRUMENTED = "instrumented"  # the first build, which counts how often its code is executed
@@ -59,8 +60,8 @@ class BuildKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InstrumentedBuild:
-    """A build that writes a profile when it is run. It is installed at the fixed path of builds, and is not stored as a
-    finished build."""
+    """A build that writes a profile (counts) when it is run. It stays at the path where it was built, and is not stored
+    with the finished builds."""
 
     commit: str
     key: str  # key of the final build
@@ -77,22 +78,23 @@ class Training(Protocol):
 
     @property
     def identity(self) -> str:
-        """A text for the build's key that describes the training; equal on all hosts."""
+        """A text that describes the training, as a part of the build's key. The text is the same on all hosts."""
 
     @property
     def workload_names(self) -> str:
-        """The names of the workloads in a form for messages."""
+        """The names of the workloads, as text for messages."""
 
     def check_programs(self) -> None:
         """Raise EnvironmentFailure if the host lacks a program of the workloads. Called before the first build."""
 
     def train(self, build: InstrumentedBuild) -> Generator[Warned, None, bool]:
-        """Run the workloads once; returns whether these runs produced a profile. Raises BuildFailed."""
+        """Run the workloads once; return whether these runs wrote a profile. Raises BuildFailed."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledBuild:
-    """A built commit: its facts, and the recipe as it applies to this commit."""
+    """An installed build of a commit: its facts, and the recipe after the recipe's conditions are applied to the
+    commit."""
 
     facts: BuildFacts
     builder: Builder  # the builder after its conditions are applied
@@ -104,7 +106,7 @@ class InstalledBuild:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """How a commit is built."""
+    """The commands that build a commit, with their environment."""
 
     builder: Builder  # the builder after its conditions are applied
     version: str  # version of the system; "" if the recipe has no command for it, or the command fails
@@ -117,7 +119,7 @@ class BuildPlan:
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """The settings and tools that all builds by one builder on one host share."""
+    """The settings and tools that are the same for all builds by one builder on one host."""
 
     host: Host
     entry: HostEntry
@@ -136,7 +138,7 @@ class BuildContext:
 
     @property
     def work(self) -> PurePosixPath:
-        """The folder in which all builds of the builder are made, so that all builds have the same paths."""
+        """The folder in which every build of the builder is made, so that all builds have the same paths."""
         return self.host.root / "work" / self.builder.work_name
 
     @property
@@ -146,8 +148,8 @@ class BuildContext:
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: Mapping[str, str]) -> BuildPlan:
-    """The plan to build the checked-out commit ``sha``. ``paths`` is the result of ``present_paths``; ``archives`` maps
-    the name of each archive to its checksum.
+    """The plan for building commit ``sha``, which is checked out. ``paths`` is the result of ``present_paths``;
+    ``archives`` maps the name of each archive to its checksum.
 
     Raises BuildFailed if the recipe has no commands and the tree has no known build system.
     """
@@ -174,8 +176,8 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
 
 
 def present_paths(context: BuildContext, sha: str) -> frozenset[str]:
-    """Those paths in the commit's tree on which the recipe's conditions, its archives and the choice of the build
-    system depend."""
+    """The paths that exist in the commit's tree, among the paths on which the recipe's conditions, its archives and the
+    choice of the build system depend."""
     builder = context.builder
     conditions = [(block.file, block.missing) for block in builder.when]
     conditions += [(archive.file, archive.unless) for archive in builder.archives.values()]
@@ -199,10 +201,9 @@ def version_of(context: BuildContext, sha: str) -> str:
 
 
 def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
-    """The recipe after its conditions are applied to a tree with this ``version`` and these ``paths``."""
-    return recipe_for_tree(
-        context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version)
-    )
+    """The recipe after its conditions are applied to a tree that has the version ``version`` and the paths ``paths``."""
+    facts = TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version)
+    return recipe_for_tree(context.builder, facts)
 
 
 def _placeholder_values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
@@ -247,8 +248,8 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
 
 
 def with_profile_options(variant: Variant, compiler: str, kind: BuildKind, folder: PurePosixPath) -> Variant:
-    """The variant with the options of profile-guided optimization for this kind of build; ``compiler`` is "gcc" or
-    "clang", and ``folder`` has the counts."""
+    """The variant, with the compiler options that a build of the kind ``kind`` needs for profile-guided optimization;
+    ``compiler`` is "gcc" or "clang", and ``folder`` is the folder of the counts."""
     if kind is BuildKind.PLAIN:
         return variant
     counts = shlex.quote(str(folder))
@@ -268,7 +269,7 @@ def with_profile_options(variant: Variant, compiler: str, kind: BuildKind, folde
 
 
 def training_identity(training: Training | None, variant: Variant, compiler: str) -> dict[str, Any]:
-    """The part of a build's key that depends on the training; {} without a training."""
+    """The part of a build's key that depends on the training; {} if there is no training."""
     if training is None:
         return {}
     kinds = (BuildKind.INSTRUMENTED, BuildKind.OPTIMISED)
@@ -287,14 +288,14 @@ def build_key(
     system: str = "",
     archives: Collection[str] = (),
 ) -> str:
-    """The key of a build: a hash of everything that can change the build, and of nothing else.
+    """The key of a build: a hash of all inputs that can change the build, and of nothing else.
 
-    ``system`` is the commit's build system, "" if the recipe has commands; ``archives`` are the checksums of the needed
-    archives. The hash ``tree`` covers the patches, except patches for certain versions, which are a separate part of
-    the key.
+    ``system`` is the commit's build system, "" if the recipe has commands. ``archives`` are the checksums of the needed
+    archives. ``tree`` is the hash of the tree after the patches are applied; patches that apply only to certain
+    versions are not in ``tree``, and are a separate input.
 
-    The key covers the recipe's conditions and all facts on which they depend: the tree, the toolchain, and ``present``,
-    the existing paths that conditions name, including ignored paths.
+    The inputs include the recipe's conditions and all facts on which the conditions depend: the tree, the toolchain,
+    and ``present``, the existing paths that conditions name, also if these paths are ignored.
     """
     builder, variant = context.builder, context.variant
     tools, compiler = context.tools, SYSTEMS[system].compiler if system else ()
@@ -320,7 +321,7 @@ def is_processor_specific(builder: Builder, variant: Variant) -> bool:
 
 
 def build_fingerprint(builder: Builder, variant: Variant, patches: Sequence[Patch] = ()) -> str:
-    """A hash of all parts of a recipe that affect builds, and of the patches."""
+    """A hash of the patches, and of all parts of a recipe that affect builds."""
     return _hash(_recipe(builder, variant) | _identity(patches))[:16]
 
 

@@ -1,10 +1,11 @@
-"""Unpacks prebuilt binaries, which replace a build, and archives that a tree needs in addition to git, as MySQL needs
-its boost.
+"""Unpacks prebuilt binaries, which replace a build; and archives that a build needs in addition to the files in git, as
+MySQL needs a version of boost.
 
-Prebuilt binaries are a folder on the host, or a tarball on this machine. A folder is not copied: a symbolic link at the
-path at which every build is measured leads to the folder. perfbisect never writes into the folder. A tarball is sent to
-the host once and kept among the finished builds, where ``bisect gc`` finds it. Archives are also kept among the
-finished builds; the key of an archive is its checksum. The commit determines which version of an archive is needed.
+Prebuilt binaries are a folder on the host, or a tarball on this machine. perfbisect neither copies such a folder nor
+writes into it: at the path at which every build is measured, perfbisect makes a symbolic link to the folder. A tarball
+is sent to the host once, and its contents are stored like a finished build, so that ``bisect gc`` can remove them.
+Archives are stored in the same way; the key of an archive is its checksum. The commit determines which version of an
+archive is needed.
 """
 
 import hashlib
@@ -103,9 +104,9 @@ def install_prebuilt(host: Host, builder: Builder, name: str, path: str) -> Inst
     """The installed system at ``path``, which is a folder of the host or a tarball of this machine; ``name`` is the
     name that the user gave to the system.
 
-    The recipe's conditions on the version are evaluated for the version that the installed system prints. Conditions on
-    a tree or on a compiler are always false. Raises UsageError if there is no such system at ``path``, and
-    EnvironmentFailure if the host cannot unpack the tarball.
+    The ``[[when]]`` conditions of the recipe on the version are evaluated for the version that the installed system
+    prints. ``[[when]]`` conditions on a source tree or on a compiler are always false. Raises UsageError if ``path``
+    does not contain the system of the recipe, and EnvironmentFailure if the host cannot unpack the tarball.
     """
     began = time.monotonic()
     tarball = unpack_tarball(host, path) if is_tarball(path) else ""
@@ -116,9 +117,8 @@ def install_prebuilt(host: Host, builder: Builder, name: str, path: str) -> Inst
     contents = hashed.stdout[:32]
     version = _installed_version(host, builder, path, prefix)
     of_versions = [block for block in builder.when if not (block.file or block.missing)]
-    recipe = recipe_for_tree(
-        msgspec.structs.replace(builder, when=of_versions), TreeFacts(version, lambda _: False, "", "")
-    )
+    selected = msgspec.structs.replace(builder, when=of_versions)
+    recipe = recipe_for_tree(selected, TreeFacts(version, lambda _: False, "", ""))
     try:
         artifacts = recipe.build.artifacts if recipe.build else []
         binary = hash_artifacts(host, prefix, artifacts) if artifacts else contents
@@ -132,8 +132,8 @@ def install_prebuilt(host: Host, builder: Builder, name: str, path: str) -> Inst
 
 
 def installed_on_host(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
-    """A build that consists of the programs in the folder ``installed`` of a host. With such a build, the speed of the
-    host itself is measured.
+    """A build that consists of programs that are installed on a host, in the recipe's folder ``installed``. A run of
+    such a build measures the speed of the host itself.
 
     The key of the build is a hash of all known properties that can change the speed: processor, memory, kernel, and the
     output of ``installed_version``.
@@ -147,8 +147,8 @@ def installed_on_host(host: Host, builder: Builder, facts: HostFacts) -> Install
 
 
 def _borrowed_clients(host: Host, recipe: Builder, path: str, prefix: PurePosixPath) -> tuple[str, ...]:
-    """The paths of clients that are installed on the host and are used because the clients of the installed system are
-    missing or do not run."""
+    """The paths of client programs of the host that replace client programs of the prebuilt system, because the system
+    lacks these programs or cannot run them."""
     if recipe.server is None or not recipe.server.clients:
         return ()
     clients = host.script(_CLIENTS, prefix, *recipe.server.clients).stdout.splitlines()
@@ -180,7 +180,8 @@ def _installed_version(host: Host, builder: Builder, path: str, prefix: PurePosi
 
 
 def _real_folder(host: Host, path: str) -> PurePosixPath:
-    """The path of a folder of the host without symbolic links, because a link may be changed during the session."""
+    """The path of a folder of the host, with symbolic links resolved, because a link may be changed during the
+    session."""
     target = host.run(["readlink", "-f", "--", path], check=False).stdout.removesuffix("\n")
     if not target or not host.run(["test", "-d", target], check=False).ok:
         raise UsageError(f"The folder {path} does not exist on host {host.name}.", _ADVICE)
@@ -238,7 +239,8 @@ class NeededArchive:
 def needed_archives(
     host: Host, bare: PurePosixPath, sources: BuildSource, builder: Builder, paths: Collection[str]
 ) -> dict[str, NeededArchive]:
-    """Archive name → archive, for all archives that the build of a commit with these ``paths`` needs.
+    """Maps the name of each archive that the build of a commit needs to the archive; ``paths`` are the paths in the
+    commit's tree.
 
     Raises BuildFailed if the version of an archive is not found, or if the recipe has no checksum of that version.
     """
@@ -248,9 +250,8 @@ def needed_archives(
         if archive.file not in paths or archive.unless in paths:
             continue
         with checkout.convert_errors(host, bare, sha):
-            text = run_git(
-                host, f"--git-dir={bare}", "cat-file", "blob", f"{sources.built_commit}:{archive.file}"
-            ).stdout
+            blob = f"{sources.built_commit}:{archive.file}"
+            text = run_git(host, f"--git-dir={bare}", "cat-file", "blob", blob).stdout
         key = f"archives.{name}"
         match = re.search(archive.pattern, text, re.MULTILINE)
         version = (match[1] or "").replace("_", ".") if match else ""

@@ -1,10 +1,10 @@
-"""Finished builds that several machines share: a build is fetched before a commit is built, and stored after the commit
-was built.
+"""Shares finished builds between machines by a store. Before a host builds a commit, the build is looked up in the
+store; after the host has built a commit, the build is copied to the store.
 
-The controller transfers the archives of builds, so hosts need no access to the store. The host checks an archive before
-it unpacks the archive. If an archive fails the check, the archive is removed from the store, and the commit is built.
-If a store does not answer, the hunt makes all builds itself for some minutes, and then tries the store again. A build
-that the store already has is not sent again.
+The machine on which perfbisect runs transfers the archives of builds, so hosts need no access to the store. A host
+checks an archive before unpacking. If the check fails, the archive is removed from the store, and the host builds the
+commit. If the store does not answer, perfbisect does not use the store for some minutes. A build that the store already
+has is not copied to the store again.
 """
 
 import secrets
@@ -104,8 +104,8 @@ sync -f build && record "$PWD/build" && rm -rf "$place" && mv -T -- build "$plac
 
 
 class SharedBuilds:
-    """The store at ``address``. Builds are signed with ``secret``, and builds without a valid signature are refused; if
-    ``secret`` is "", no signature is needed.
+    """The shared builds in the store at ``address``. Builds are signed with ``secret``, and builds without a valid
+    signature are refused. If ``secret`` is "", builds are not signed, and no signature is required.
     """
 
     def __init__(self, address: str, secret: bytes = b"", clock: Callable[[], float] = time.monotonic) -> None:
@@ -117,7 +117,8 @@ class SharedBuilds:
         self._surroundings: dict[str, str] = {}  # host → what its builds depend on besides their keys
 
     def fetch(self, context: BuildContext, key: str) -> Generator[BuildStep | Warned, None, bool]:
-        """Copy the build with that key from the store to the host of ``context``; returns whether it arrived."""
+        """Copy the build with the key ``key`` from the store to the host of ``context``; returns whether the host now
+        has the build."""
         host, target = context.host, build_store.build_folder(context.host, key)
         for name in self._store_names(context, key):
             if not self._may("read"):
@@ -149,14 +150,13 @@ class SharedBuilds:
                 why = _first(reason.output if isinstance(reason, CommandFailed) else str(reason))
                 if is_disk_full(host):  # a full disk also prevents a build on the host
                     raise disk_full_error(host.name, f"a shared build cannot be unpacked: {why}") from reason
-                yield from self._once(
-                    f"shared builds are not used on host {host.name}: {why}", "The host builds for itself."
-                )
+                text = f"shared builds are not used on host {host.name}: {why}"
+                yield from self._once(text, "The host builds for itself.")
             host.run(["rm", "-rf", "--", f"{target}.part"], timeout=LONG)
         return False
 
     def upload(self, context: BuildContext, facts: BuildFacts) -> Generator[BuildStep | Warned]:
-        """Put a build into the store, unless the store already has it."""
+        """Copy a build to the store, unless the store already has the build."""
         host, build_folder = context.host, build_store.build_folder(context.host, facts.key)
         if not self._may("written"):
             return
@@ -178,7 +178,8 @@ class SharedBuilds:
                 host.run(["rm", "-rf", "--", f"{build_folder}.part"], timeout=LONG)
 
     def check_access(self) -> None:
-        """Write an object into the store, read it, and remove it. Raises OSError for a step that fails."""
+        """Test the access to the store: write an object, read the object, and remove the object. Raises OSError if one
+        of these operations fails."""
         name, content = f"trial-{secrets.token_hex(8)}", b"perfbisect"
         self._store.write(name, [content])
         with self._store.read(name) as source:
@@ -188,8 +189,8 @@ class SharedBuilds:
             raise OSError("the bytes that are read differ from the bytes that were written")
 
     def _store_names(self, context: BuildContext, key: str) -> tuple[str, str]:
-        """The two names under which a build may be in the store: for hosts with the same root folder and processor, and
-        for any host."""
+        """The two names under which a build may be in the store: the name of a build only for hosts with the same root
+        folder and processor, and the name of a build for any host."""
         host, tools = context.host, context.tools
         if host.name not in self._surroundings:
             self._surroundings[host.name] = host.script(_SURROUNDINGS).stdout
@@ -197,7 +198,8 @@ class SharedBuilds:
         return object_name(*made_of, str(host.root), tools.processor), object_name(*made_of)
 
     def _packed(self, context: BuildContext, facts: BuildFacts) -> Manifest:
-        """Pack a build beside its folder on its host. Raises EnvironmentFailure if the build cannot be shared."""
+        """Pack a build into an archive on its host, and return the facts about the archive. Raises EnvironmentFailure
+        if the build cannot be shared."""
         host = context.host
         build_store.check_unchanged(host, facts.key)
         folder = build_store.build_folder(host, facts.key)
@@ -225,7 +227,8 @@ class SharedBuilds:
         return self._clock() >= self._quiet.get(operation, float("-inf"))
 
     def _suspend(self, operation: str, error: OSError) -> Iterable[Warned]:
-        """Stop the ``operation`` (read or written) on the store for PAUSE seconds, because it failed, and warn once."""
+        """After a failed ``operation`` ("read" or "written"), do not use the store for this operation for PAUSE
+        seconds, and warn once."""
         self._quiet[operation] = self._clock() + PAUSE
         reason = mask_credentials(error.strerror or str(error))
         sentence = f"the shared builds in {self.address} cannot be {operation}"
@@ -243,8 +246,9 @@ def _first(output: str) -> str:
 
 
 def _unpack(host: Host, key: str, manifest: Manifest) -> None:
-    """Check the archive that was transferred, and move the build to its place. Raises SharedBuildRefused if the
-    archive is refused, and EnvironmentFailure if the build is not for this host.
+    """On a host, check and unpack the archive of a build that was transferred, and move the build into the host's build
+    store. Raises SharedBuildRefused if the archive is refused, and EnvironmentFailure if the build is not for this
+    host.
     """
     target, of = build_store.build_folder(host, key), manifest
     try:

@@ -1,13 +1,14 @@
-"""The store of shared builds, which is a folder, or a bucket that fsspec can open; and the format of its objects.
+"""The store of shared builds, and the format of its objects. A store is a folder, or a bucket that the library fsspec
+can open.
 
-A store holds objects with names; an object is read and written as a whole. Every operation raises FileNotFoundError for
-an absent object, and another OSError if the store cannot be used. Only the removal of an absent object from a bucket
-raises no error.
+A store holds objects with names; an object is read and written as a whole. Every operation raises FileNotFoundError if
+the object does not exist, and another OSError if the store cannot be used. The removal of a missing object from a
+bucket, however, raises no error.
 
-A shared build is one object: a line with its manifest, a line with its signature, then the archive. The manifest has
-the hash of the archive. The signature is an HMAC of the manifest with a secret key that all users of the store have;
-other users cannot make or change a shared build. If no key is configured, the line of the signature is empty, and only
-the hash protects the build, against errors of the transfer.
+A shared build is one object: a line with the manifest (the facts about the build), a line with a signature, and an
+archive with the build's files. The manifest contains the hash of the archive. The signature is an HMAC of the manifest
+with a secret key that all users of the store have; a person without the key cannot make or change a shared build. If no
+key is configured, the second line is empty, and the hash only protects against errors of the transfer.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ LONGEST = 1 << 16  # most bytes of the first two lines of an object
 
 
 class SharedBuildRefused(PerfBisectError):
-    """A shared build is not used, because it cannot be read or is not trusted."""
+    """Raised because a shared build cannot be read, or has no valid signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,10 @@ class StoredObject:
 
 
 class Store:
-    """Objects with names, in a folder (an absolute path) or at a URL that fsspec can open, such as
-    ``s3://bucket/folder`` with s3fs.
-
-    If the store is a folder, such as a folder of a file server, the folder must exist. The modification time of a file
-    in the folder is the time at which the object was last used. All users who may enter the folder may read its files,
-    whatever umask the user who wrote the files has.
+    """A store of objects with names, in a folder (an absolute path) or at a URL that the library fsspec can open, such
+    as ``s3://bucket/folder`` if s3fs is installed. A folder, such as a folder of a file server, must exist. The
+    modification time of a file in the folder is the time at which the object was last used. Every user who may enter
+    the folder may read its files, regardless of the umask of the user who wrote the files.
     """
 
     def __init__(self, address: str) -> None:
@@ -75,10 +74,8 @@ class Store:
 
     @contextmanager
     def read(self, name: str) -> Iterator["OpenObject"]:
-        """The object of that name.
-
-        Raises SharedBuildRefused if the store is a folder and another user has denied this user the permission to read
-        the object.
+        """The object with the name ``name``, open for reading. Raises SharedBuildRefused if the store is a folder and
+        this user has no permission to read the object.
         """
         self._check()
         if self.folder:
@@ -93,10 +90,9 @@ class Store:
             yield file
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Store an object, and replace an existing object of this name. An interrupted write leaves no object.
-
-        In a folder, the file gets this name only when it is complete. An existing object that this user is not
-        permitted to replace is left unchanged.
+        """Store an object; an existing object with the same name is replaced, if this user has the permission. An
+        interrupted write leaves no incomplete object, because a file in a folder gets its name only when the file is
+        complete.
         """
         self._check()
         path = f"{self._base}/.{name}.{secrets.token_hex(8)}" if self.folder else f"{self._base}/{name}"
@@ -117,7 +113,7 @@ class Store:
                     self._files.rm_file(path)
 
     def remove(self, name: str) -> None:
-        """Remove the object of that name."""
+        """Remove the object with the name ``name``."""
         with _as_os_error():
             self._files.rm_file(f"{self._base}/{name}")
 
@@ -140,8 +136,8 @@ class Store:
 
 
 def _give_access(folder: Path, descriptor: int) -> None:
-    """Give all users of the folder access to a new file: set the file's group and mode by the group and the mode of the
-    folder."""
+    """Give all users who may enter the folder access to a new file: the file gets the folder's group, and a mode that
+    follows from the folder's mode."""
     mode, group = (facts := folder.stat()).st_mode, facts.st_gid
     with suppress(OSError):  # the user is not in the group, or the file system has no groups
         os.fchown(descriptor, -1, group)
@@ -150,7 +146,8 @@ def _give_access(folder: Path, descriptor: int) -> None:
 
 
 class OpenObject:
-    """An open object of the store. Its methods raise all errors of the storage library as OSError."""
+    """An object of the store, open for reading or writing. Its methods convert all errors of the storage library to
+    OSError."""
 
     def __init__(self, opening: Callable[[], IO[bytes]]) -> None:
         file = _as_os_error()(opening)()
@@ -163,7 +160,8 @@ class OpenObject:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Within the block, raise errors of the storage library as OSError; errors of perfbisect are raised unchanged."""
+    """During the ``with`` block, convert errors of the storage library to OSError; errors of perfbisect remain
+    unchanged."""
     try:
         yield
     except (OSError, ImportError, PerfBisectError) as error:
@@ -175,7 +173,7 @@ def _as_os_error() -> Iterator[None]:
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a shared build, which precede the archive in its object."""
+    """The facts about a shared build, which the first line of its object contains."""
 
     name: str  # of the object, which tells which build it is: see ``object_name``
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]  # of the archive
@@ -186,7 +184,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def object_name(key: str, toolchain: str, surroundings: str, *bound_to: str) -> str:
-    """The name of a build's object; ``bound_to`` is the root folder and the processor, if the build depends on them."""
+    """The name of a shared build's object. If the build depends on the root folder and the processor of its host,
+    ``bound_to`` has both."""
     parts = [str(FORMAT), key, toolchain, surroundings, *bound_to]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40] + ENDING
 
@@ -198,9 +197,11 @@ def header_lines(manifest: Manifest, secret: bytes) -> bytes:
 
 
 def read_header(source: OpenObject, name: str, secret: bytes) -> Manifest:
-    """The manifest of the object with this name; after the call, the source is positioned at the start of the archive.
+    """The manifest of the shared build with the name ``name``, read from ``source``; the archive is the rest of
+    ``source``.
 
-    Raises SharedBuildRefused if the header is incomplete, is not signed with ``secret``, or belongs to another object.
+    Raises SharedBuildRefused if the first two lines are incomplete, are not signed with ``secret``, or belong to
+    another object.
     """
     line, _, remainder = source.read(LONGEST).partition(b"\n")
     signature, complete, _ = remainder.partition(b"\n")

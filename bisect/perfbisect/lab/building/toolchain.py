@@ -1,12 +1,12 @@
-"""Finds the compiler of a host, on which conditions of recipes and keys of builds depend; configures ccache; and checks
-for the other programs that a build needs.
+"""Finds the compiler of a host, on which conditions of recipes and keys of builds depend. Configures ccache. Finds
+which programs that a build needs are missing.
 
 ccache is configured so that a clean build can use object files of earlier commits. The cache hits of each build are
-counted. ccache is configured only by environment variables of the build and by the file ``ccache.conf`` in the cache's
-folder. The system's configuration file is ignored, as is a configuration file in the source tree, which ccache 4.13 or
-later would read. The option ``sloppiness`` of ccache is not set: with its value ``pch_defines``, ccache would identify
-a precompiled header by its preprocessed text, which has no ``#define``, so a commit that changes only a ``#define``
-would get object files of another commit.
+counted. ccache is configured only by environment variables of the build, and by the file ``ccache.conf`` in the cache's
+folder. ccache is told to ignore the system's configuration file, and a configuration file in the source tree, which
+ccache 4.13 or later would read. The option ``sloppiness`` of ccache is not set: with its value ``pch_defines``, ccache
+would identify a precompiled header by its preprocessed text, which has no ``#define``, so a commit that changes only a
+``#define`` would get object files of another commit.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ NATIVE = re.compile(r"-m(?:arch|cpu|tune)=native|\btarget-cpu=native")
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The programs that turn a source tree into a binary."""
+    """The compilers and linker that make a build."""
 
     name: str  # "gcc" or "clang"
     version: str  # "12.2.0"
@@ -54,8 +54,8 @@ class Toolchain:
 
 
 def toolchain(host: Host, variant: Variant) -> Toolchain:
-    """The toolchain of a variant on a host. Raises EnvironmentFailure if the compiler of the variant is missing or
-    broken."""
+    """The toolchain (compilers and linker) that a variant uses on a host. Raises EnvironmentFailure if the compiler of
+    the variant is missing or broken."""
     require_programs(host, [variant.cc])
     try:
         macros = host.run([variant.cc, "-E", "-dM", "-x", "c", "/dev/null"]).stdout
@@ -72,18 +72,18 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
 
 
 def processor_hash(commands: str) -> str:
-    """A hash of the processor options in ``commands``, which are the commands that a compiler runs internally for
-    ``-march=native``; "" if there are no such options.
+    """A hash of the processor options that ``-march=native`` means on a host, read from ``commands``, the commands that
+    the compiler runs internally; "" if there are no such options.
 
-    The hash leaves out the sizes of caches, which differ between the cores of one processor.
+    The hash does not depend on the sizes of caches, because these differ between the cores of a single processor.
     """
     words = {option or value for option, value in _RESOLVED.findall(commands)} - {"-march=native", "-mcpu=native"}
     return hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()[:16] if words else ""
 
 
 def compiler_from_macros(macros: str) -> tuple[str, str]:
-    """The name and version of a compiler, from its predefined macros. clang is tried first, because clang's macros also
-    name an old gcc."""
+    """The name and version of a compiler, from its predefined macros. The macros of clang are looked for first, because
+    clang also defines the macros of an old gcc."""
     defined = dict(re.findall(r"^#define (__\w+__) (\d+)$", macros, re.MULTILINE))
     for name, parts in (
         ("clang", ("__clang_major__", "__clang_minor__", "__clang_patchlevel__")),
@@ -103,9 +103,8 @@ _SEPARATE = frozenset(("cmake", "meson", "cargo", "go"))
 
 
 def compiler_environment(host: Host, flags: Flags, variant: Variant, system: str) -> dict[str, str]:
-    """The environment variables that make a build with the build system ``system`` call the script ``recorder/cc`` in
-    place of ccache. If ``flags`` has options, the script is called in place of every compiler, so that the options are
-    always used.
+    """The environment variables by which the build system ``system`` calls the script ``recorder/cc`` instead of
+    ccache. If ``flags`` has options, the script also replaces every compiler, so that the options are always used.
     """
     if not flags.options and system in _SEPARATE:
         return {}
@@ -122,22 +121,22 @@ NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 
 
 def compilers(build: Build, variant: Variant) -> list[str]:
-    """The compilers that a build certainly uses. A C++ compiler that only an environment variable of the build names is
-    left out, because the build may not use it.
+    """The compilers that a build certainly uses. If a C++ compiler is named only by an environment variable of the
+    build, it is left out, because the build may not use it.
     """
     commands = repr((build.configure, build.compile, build.install))
     return [variant.cc, *([variant.cxx] if "{cxx}" in commands else [])]
 
 
 def missing_programs_and_needs(host: Host, programs: list[str], build: Build, variant: Variant) -> tuple[str, ...]:
-    """The programs that the host lacks, among ``programs`` and the other needs of the build."""
+    """The programs, headers and libraries that the host lacks, among ``programs`` and the recipe's list of needs."""
     flags = shlex.split(variant.cflags)
     c, cxx = (shlex.join([*shlex.split(compiler), *flags]) for compiler in (variant.cc, variant.cxx))
     return missing_needs(host, [*programs, *compilers(build, variant), *build.needs], c, cxx)
 
 
 def recipe_packages(build: Build) -> Mapping[str, Package]:
-    """The distribution packages that the recipe names, by the program, header or library that they provide."""
+    """The distribution's packages that the recipe names, by the program, header or library that each package provides."""
     return {need: Package(named.debian, named.fedora) for need, named in build.packages.items()}
 
 
@@ -145,20 +144,19 @@ SYSTEM_FACTS = (SYSTEM, DEB_SRC)  # the facts of a host for ``how_to_build``
 
 
 def build_dependencies_command(builder: Builder, answers: FactAnswers) -> str:
-    """The command that installs the distribution's build dependencies of the system; "" if the recipe does not name
-    the distribution's package.
+    """The command that installs all build dependencies that the distribution lists for its own package of the system;
+    "" if the recipe does not name this package.
     """
     source = Package(builder.debian, builder.fedora)
-    return how_to_install_build_dependencies(
-        source, answers.get(SYSTEM) or "", has_source_lines=bool(answers.get(DEB_SRC))
-    )
+    system = answers.get(SYSTEM) or ""
+    return how_to_install_build_dependencies(source, system, has_source_lines=bool(answers.get(DEB_SRC)))
 
 
 STATISTICS = "ccache.log"  # ccache's log of events, in the folder of a build
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 _MISS = "cache_miss"
 _REMOTE = ("remote_storage_hit", "secondary_storage_hit")  # the second name is used by ccache before 4.7
-BUILT_IN = ("http", "redis", "redis+unix", "file")  # protocols of ccache itself
+BUILT_IN = ("http", "redis", "redis+unix", "file")  # protocols that ccache supports without another program
 HELPERS = (4, 13)  # the first version of ccache that has separate programs for other protocols
 # Prints the counted events of the statistics log in the folder of a build, which may have any length.
 EVENTS = f"grep -xE '{'|'.join((*_HITS, _MISS, *_REMOTE))}' ccache.log 2>/dev/null | sort | uniq -c"
@@ -189,10 +187,10 @@ cat log
 
 
 def cache_environment(root: PurePosixPath, work: PurePosixPath, size: str, namespace: str = "") -> dict[str, str]:
-    """The environment variables that configure ccache for a build in the folder ``work``; ``size`` limits the compiler
-    cache, which all builds of the host share.
+    """The environment variables that configure ccache for a build in the folder ``work``. ``size`` is the largest size
+    of the compiler cache, which all builds of the host share.
 
-    ccache finds only object files that were compiled in the same ``namespace``.
+    ccache uses only object files that were compiled with the same ``namespace``.
     """
     return {
         "CCACHE_DIR": str(root / "ccache"),
@@ -205,20 +203,20 @@ def cache_environment(root: PurePosixPath, work: PurePosixPath, size: str, names
 
 
 def cache_namespace(host: Host, processor: str) -> str:
-    """A namespace that separates code for ``processor`` in a compiler cache that machines share; "" if ccache itself
-    separates code by processor.
+    """A namespace of ccache for ``processor``, so that machines that share a cache use only code for their own
+    processor; "" if ccache itself separates code by processor.
 
-    Before version 4.12, ccache hashes only the text ``-march=native``, which means different code on different
-    processors; a tree's own build files may add this option.
+    Before version 4.12, ccache hashes only the text ``-march=native``, although this option gives different code on
+    different processors. The option may be in the build files of a tree.
     """
     return processor if _ccache_version(host) < (4, 12) else ""
 
 
 def share_cache(host: Host, remote: str) -> None:
-    """Make the ccache of this host share the store at ``remote``; if ``remote`` is "", ccache shares no store.
+    """Configure ccache on this host to use the remote store at the address ``remote``; "" for no remote store.
 
-    The setting is written to ccache's configuration file, which only the user can read, because an address may
-    contain a password, and the environment and the commands of builds are logged.
+    The address is written to ccache's configuration file, which only the user can read, because the address may contain
+    a password, and environment variables and commands of builds are logged.
     """
     setting = ""
     if remote not in ("", NO_REMOTE):
@@ -230,8 +228,8 @@ def share_cache(host: Host, remote: str) -> None:
 
 
 def why_cache_unfit(version: tuple[int, int], remote: str) -> str:
-    """The reason why a ccache of ``version`` cannot use the remote store, as the rest of a sentence that begins with
-    "ccache"; "" if there is no reason."""
+    """The reason why ccache of version ``version`` cannot use the remote store, as words that continue a sentence after
+    "ccache"; "" if ccache can use the store."""
     number, scheme = ".".join(map(str, version)), remote.partition(":")[0]
     if version < (4, 5):  # ccache 4.5 is the first version with namespaces
         return f"is too old for a remote store: its version is {number}"
@@ -245,10 +243,11 @@ def _remote_key(version: tuple[int, int]) -> str:
 
 
 def remote_cache_error(host: Host, remote: str) -> str:
-    """The reason why ccache on a host cannot use the remote store, or "". To find the reason, one file is compiled
-    twice, each time with an empty local cache: first to fill the remote store, then to read from the remote store.
+    """The reason why ccache on a host cannot use the remote store; "" if it can. As a test, a file is compiled twice,
+    each time with an empty local cache: the first time ccache writes to the remote store, the second time it reads from
+    the remote store.
 
-    The check does not use the local cache of the host. Each call stores the same few hundred bytes in the remote store.
+    The test does not use the host's usual local cache. Each call stores the same few hundred bytes in the remote store.
     """
     version = _ccache_version(host)
     if reason := why_cache_unfit(version, remote):
@@ -268,8 +267,8 @@ def _ccache_version(host: Host) -> tuple[int, int]:
 
 
 def cache_statistics(log: str) -> tuple[int, int, int]:
-    """The numbers of hits, of misses and of hits from the remote store in a statistics log whose lines were counted:
-    each line is a number and an event.
+    """The numbers of cache hits, of misses, and of hits from the remote store. Each line of ``log`` has an event of
+    ccache's statistics log, after the number of times it occurred.
     """
     events = {event: int(number) for number, event in re.findall(r"^ *(\d{1,18}) (\w+)$", log, re.MULTILINE)}
     hits, remote = (sum(events.get(hit, 0) for hit in names) for names in (_HITS, _REMOTE))

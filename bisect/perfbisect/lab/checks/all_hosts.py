@@ -1,4 +1,4 @@
-"""Checks all hosts in hosts.toml at once: whether build hosts can build, and whether all other hosts can measure.
+"""Checks all hosts in hosts.toml in parallel: whether build hosts can build, and whether all other hosts can measure.
 
 All build hosts of a host must make the same binary from a commit, because otherwise their builds could not be compared.
 """
@@ -176,7 +176,7 @@ def check_all(entries: Sequence[HostEntry], scope: CheckScope) -> tuple[tuple[Ch
 
 
 def check_host(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> CheckedHost:
-    """Check one host. A finding refuses the host if its entry names an unknown build host."""
+    """Check one host. The host is refused if its entry in hosts.toml names an unknown build host."""
     builds_for = tuple(measuring.name for measuring in entries if entry.name in measuring.build_hosts_except_itself)
     results = [*unknown_build_hosts(entry, entries)]
     checked = CheckedHost(entry.name, builds_for)

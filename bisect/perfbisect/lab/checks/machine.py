@@ -58,13 +58,12 @@ def clock_speed_findings(request: CheckRequest) -> Iterator[Finding]:
         yield warning("turbo", text, f"echo {1 if switch.endswith('no_turbo') else 0} | sudo tee {switch}")
     if throttled := request.answers.get(THROTTLED):
         text = f"heat has slowed down the cores of host {request.name} {throttled:,} times since its start"
-        yield note(
-            "heat", text, "Improve the cooling, or lower the clock rate: sudo cpupower frequency-set --max FREQUENCY"
-        )
+        advice = "Improve the cooling, or lower the clock rate: sudo cpupower frequency-set --max FREQUENCY"
+        yield note("heat", text, advice)
 
 
 def core_sharing_findings(request: CheckRequest) -> Iterator[Finding]:
-    """Findings about what the cores share with each other and with other machines."""
+    """Findings about cores that share resources with each other (SMT, NUMA) or with other virtual machines."""
     entry, host = request.entry, f"host {request.name}"
     if (threads := request.answers.get(THREADS) or 1) > 1:
         text = f"{threads} hardware threads share a core on {host}: a thread is slower while another thread works"
@@ -194,7 +193,7 @@ CALLERS = {"dwarf": "unwinding stacks", "fp": "frame pointers"}
 
 
 def _sampling_finding(request: CheckRequest) -> Finding:
-    """The finding whether profiles can show which functions a change makes slower."""
+    """A finding that says whether profiles on this host can show which functions a change makes slower."""
     try:
         sampling = profiles.find_sampling(request.host)
     except EnvironmentFailure as failure:
@@ -240,21 +239,19 @@ def device_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 GIB = 1 << 30
-TOO_LITTLE = GIB // 4  # bytes of free memory with which no build is possible
+TOO_LITTLE = GIB // 4  # bytes of free disk space with which no build is possible
 LITTLE = 5 * GIB
 
 
 def space_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the free disk space and the file system."""
     host = request.host
-    free_bytes = request.answers.get(free_bytes_fact(host.root))
-    if free_bytes is not None:
-        level = (
-            Severity.REFUSED if free_bytes < TOO_LITTLE else Severity.WARNING if free_bytes < LITTLE else Severity.OK
-        )
-        only = "only " if free_bytes < LITTLE else ""
+    free = request.answers.get(free_bytes_fact(host.root))
+    if free is not None:
+        level = Severity.REFUSED if free < TOO_LITTLE else Severity.WARNING if free < LITTLE else Severity.OK
+        only = "only " if free < LITTLE else ""
         advice = f"Free space with `bisect gc {request.name}`, or set another `root` in hosts.toml." if only else ""
-        text = f"{only}{free_bytes / GIB:.1f} GiB are free below {host.root} on host {request.name}"
+        text = f"{only}{free / GIB:.1f} GiB are free below {host.root} on host {request.name}"
         yield Finding(level, "disk", text, advice)
     if request.answers.get(reflink_fact(host)) == "no":
         system = (request.answers.get(file_system_fact(host)) or "this file system").partition(",")[0]
@@ -270,9 +267,8 @@ def swap_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about memory that is swapped to disk."""
     size, used = request.answers.get(SWAP_TOTAL_AND_USED_MIB) or (0, 0)
     if used:
-        yield warning(
-            "swap", f"host {request.name} has {used:,} MiB in swap: memory is or was too small", "sudo swapoff -a"
-        )
+        text = f"host {request.name} has {used:,} MiB in swap: memory is or was too small"
+        yield warning("swap", text, "sudo swapoff -a")
     elif size:
         yield note("swap", f"host {request.name} has {size:,} MiB of swap, which is not in use", "sudo swapoff -a")
 
@@ -313,7 +309,9 @@ done"""
 
 
 def pairing_findings(request: CheckRequest) -> Iterator[Finding]:
-    """The gain of paired runs, measured with equal loops that run interleaved and paired. Takes some seconds."""
+    """Findings about how much paired runs reduce noise, measured with loops that run interleaved and paired. Takes some
+    seconds.
+    """
     host, entry = request.host, request.entry
     if lock.lock_owner(host) or missing_programs(host, ["taskset"]):  # a locked host may be measuring
         return

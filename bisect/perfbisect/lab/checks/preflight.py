@@ -1,7 +1,8 @@
-"""All checks of a host: `bisect doctor` shows every finding; before a hunt only refusals and warnings are shown.
+"""All checks of a host. `bisect doctor` shows every finding; before a hunt, perfbisect shows only refusals and
+warnings.
 
-A finding refuses the host if a requirement is missing. A finding is a warning with advice if something may distort
-results.
+If a requirement is missing, the finding refuses the host. If a property of the host may distort results, the finding is
+a warning with advice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,10 +54,8 @@ def tool_findings(request: CheckRequest) -> Iterator[Finding]:
     build = builder.build if builder else None
     if builder and build and entry.builds_itself:
         variant = find_variant(builder, request.variant)
-        absent, packages = (
-            missing_programs_and_needs(host, needed_programs(request), build, variant),
-            recipe_packages(build),
-        )
+        absent = missing_programs_and_needs(host, needed_programs(request), build, variant)
+        packages = recipe_packages(build)
         besides = build_dependencies_command(builder, request.answers)
         needs = ", ".join(dict.fromkeys((*compilers(build, variant), *build.needs)))
         fine = f"all build dependencies of {builder.name} are installed: {needs}"
@@ -74,9 +73,8 @@ def tool_findings(request: CheckRequest) -> Iterator[Finding]:
     if absent:
         sentence = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed on host {request.name}"
         also = besides if packages is not None else ""
-        yield refused(
-            "tools", sentence, ". ".join(filter(None, (how_to_install(absent, request.system, packages), also)))
-        )
+        advice = ". ".join(filter(None, (how_to_install(absent, request.system, packages), also)))
+        yield refused("tools", sentence, advice)
     elif fine:
         yield ok("builder", fine, besides)
     versions = [f"{tool} {version}" for tool, fact in TOOLS.items() if (version := request.answers.get(fact))]
@@ -124,8 +122,9 @@ def check_pinning(request: CheckRequest) -> None:
 
 
 def compiler_cache_findings(request: CheckRequest) -> Iterator[Finding]:
-    """A finding that says whether ccache can use its remote store; none without a remote store, or if the host builds
-    nothing."""
+    """A finding that says whether ccache can use its remote store; no finding if ccache has no remote store, or if the
+    host makes no builds.
+    """
     host, remote = request.host, request.entry.ccache_remote
     if remote in ("", NO_REMOTE) or not request.entry.builds_itself:
         return
@@ -139,8 +138,9 @@ def compiler_cache_findings(request: CheckRequest) -> Iterator[Finding]:
 
 
 def layout_findings(request: CheckRequest) -> Iterator[Finding]:
-    """A finding about the linker that makes randomized layouts; none if builds cannot be linked again, or without a
-    linker."""
+    """A finding about the linker that makes randomized layouts; no finding if builds cannot be linked again, or if the
+    host has no linker.
+    """
     if not request.entry.builds_itself or (request.builder and layout_obstacle(request.builder, request.variant)):
         return
     linker = links.find_linker(request.host)
@@ -159,16 +159,15 @@ def layout_obstacle(builder: Builder, variant: str, system: str = "") -> str:
     """
     if builder.build is None:
         return "nothing is built from source"
-    return (
-        links.GO
-        if (system or builder.build.system) == "go"
-        else links.why_not_relinkable(find_variant(builder, variant))
-    )
+    if (system or builder.build.system) == "go":
+        return links.GO
+    return links.why_not_relinkable(find_variant(builder, variant))
 
 
 def shared_build_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
-    """A finding that says whether this machine can write, read and remove an object in the store of shared builds; none
-    if no builds are shared."""
+    """A finding that says whether this machine can write, read and remove an object in the store of shared builds; no
+    finding if no builds are shared.
+    """
     if shared is None:
         return
     try:
@@ -201,9 +200,8 @@ FURTHER: tuple[Fact[object], ...] = (
 def inspect_host(request: CheckRequest) -> CheckRequest:
     """Read facts of the host by a single command; returns ``request`` with these facts."""
     host = request.host
-    answers = read_facts(
-        host, (*fingerprint_facts(host), *FURTHER, facts.free_bytes_fact(host.root), facts.reflink_fact(host))
-    )
+    asked = (*fingerprint_facts(host), *FURTHER, facts.free_bytes_fact(host.root), facts.reflink_fact(host))
+    answers = read_facts(host, asked)
     return replace(request, answers=answers, system=answers.get(facts.SYSTEM) or "")
 
 

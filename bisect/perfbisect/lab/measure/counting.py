@@ -1,10 +1,11 @@
-"""Counts instructions exactly and repeatably: by perf in user space, or by valgrind if a host has no counters.
+"""Counts the instructions of a workload exactly, so that repeated counts agree: by perf in user space, or by valgrind
+if perf cannot count on the host.
 
-A counted run is two executions, the second with twice the operations of the first. The count is the instructions of the
-longer execution minus the instructions of the shorter execution, which excludes the instructions of the start-up. The
-two executions must differ only in the number of operations. So each execution has a new copy of the data, one thread,
-the same seeds, no warm-up by the clock, no random addresses, and the random numbers of ``fixed_random.c``. Under these
-conditions, counts of a build differ only by parts per million, even on a busy machine.
+A counted run consists of two executions, the second with twice as many operations as the first. The count is the
+instructions of the longer execution minus the instructions of the shorter execution, so the instructions of the
+start-up cancel. The two executions must differ only in the number of operations. So each execution has a new copy of
+the data, one thread, the same seeds, no warm-up with a fixed duration, no random addresses, and fixed random numbers
+(``fixed_random.c``). Repeated counts of a build then differ by a few parts per million, even on a busy machine.
 
 The *length* of a counted run is the number of operations of the shorter execution. A new hunt determines the length
 with its first build (``next_length``); all builds on a host then have the same length.
@@ -84,7 +85,7 @@ _VERSION = re.compile(r"valgrind-[0-9]+(\.[0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """The way in which instructions are counted on a host."""
+    """The method and the settings by which a host counts instructions."""
 
     method: str  # PERF, or the name and version of valgrind: runs by different methods are not compared
     prefix: tuple[str, ...] = ()  # words before a command, so that its addresses are not random
@@ -97,8 +98,8 @@ class Counter:
         return ENOUGH_BY_FUNCTION if self.by_function else ENOUGH
 
     def randomness(self, host: str) -> tuple[str, str] | None:
-        """A sentence and advice if random addresses or random numbers change the counts on ``host``; None if the counts
-        repeat."""
+        """If random addresses or random numbers change the counts on ``host``, a sentence about this and advice; None
+        if repeated counts agree."""
         effect = "counts of a build differ a little between runs"
         if not self.prefix:
             refused = f"host {host} refuses setarch -R, so addresses stay random: {effect}"
@@ -139,7 +140,7 @@ def counting_method(host: Host) -> str:
 
 def make_counter(host: Host, method: str, *, by_function: bool = False) -> Counter:
     """A counter that uses ``method``. If the host permits, commands get the same addresses and random numbers in all
-    runs, so that counts repeat."""
+    runs, so that repeated counts agree."""
     fixes_addresses = host.run(["sh", "-c", "setarch -R true"], check=False).ok  # a container may forbid setarch
     prefix = ("setarch", "-R") if fixes_addresses else ()
     folder = upload.place_files(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
@@ -148,8 +149,8 @@ def make_counter(host: Host, method: str, *, by_function: bool = False) -> Count
 
 
 def read_counted_functions(host: Host, folder: PurePosixPath) -> str:
-    """The instructions and calls of each function that were counted during a visit, from the files in the visit's
-    folder; see ``core.explain.profiles.stacks_and_calls``.
+    """The text that lists the instructions and calls of each function, from the count files that a visit (one start of
+    the server or command) has left in ``folder``; ``core.explain.profiles.stacks_and_calls`` reads this text.
 
     Instructions of inlined functions are listed separately if the binary has debug lines and the host has addr2line.
     """
@@ -158,8 +159,8 @@ def read_counted_functions(host: Host, folder: PurePosixPath) -> str:
 
 
 def function_profile(facts: RunFacts, *printed: str) -> ProfileFacts:
-    """The profile by function of a counted run; ``printed`` has the output of ``read_counted_functions`` for each
-    execution."""
+    """The instructions of each function in a counted run; ``printed`` has the text of ``read_counted_functions`` for
+    each execution of the run."""
     *short, long = map(lines_of, printed)
     stacks, calls = stacks_and_calls(short[0] if short else (), long)
     return ProfileFacts(
@@ -169,8 +170,8 @@ def function_profile(facts: RunFacts, *printed: str) -> ProfileFacts:
 
 
 def counting_obstacle(builder: Builder, workload: Workload) -> str:
-    """The reason, for the end of a sentence, why the instructions of the workload cannot be counted exactly; "" if
-    exact counts are possible."""
+    """A clause that states why the instructions of the workload cannot be counted exactly; "" if exact counts are
+    possible."""
     if builder.server:
         return f"{builder.name} is a server, whose processes also do other work"
     if workload.threads > 1:
@@ -181,13 +182,12 @@ def counting_obstacle(builder: Builder, workload: Workload) -> str:
 
 
 def counting_seconds(workload: Workload, runs: Sequence[RunFacts]) -> float:
-    """The approximate time of an exact count in seconds, estimated from the timed runs ``runs`` of a build; 0 without
-    runs.
+    """The estimated duration, in seconds, of an exact count of instructions by function, from the timed runs ``runs``
+    of a build; 0 without runs.
 
-    The estimate is the sum of computing time and waiting time. Computing becomes slower under the counter, and at least
-    a few operations are counted. Waiting does not become slower; the waiting time of an operation is multiplied by the
-    number of operations that execute enough instructions. A command whose number of operations cannot be set is counted
-    once.
+    The estimate is the sum of computing time and waiting time. Computing is slower while instructions are counted;
+    waiting is not slower, but occurs in each operation of the counted run. A command whose number of operations cannot
+    be set is executed once.
     """
     runs = [run for run in runs if run.operations]
     if not runs:
@@ -203,20 +203,21 @@ def counting_seconds(workload: Workload, runs: Sequence[RunFacts]) -> float:
 
 
 def count_cost(method: str, workload: Workload) -> tuple[float, float]:
-    """The approximate duration of a count as (seconds, factor): the duration is seconds + factor × the duration of a
-    timed run."""
+    """The estimated duration of an exact count, as two numbers: seconds, and a factor. The duration is the seconds plus
+    the factor times the duration of a timed run."""
     if method == PERF:
         return 1.0, 2.0
     return (3 * ENOUGH * SLOWER / SPEED, 1.0) if can_set_length(workload) else (1.0, USUALLY)
 
 
 def can_set_length(workload: Workload) -> bool:
-    """Whether perfbisect can set the number of operations of a run of the workload."""
+    """Whether perfbisect can choose how many operations a run of the workload executes."""
     return not workload.command or EVENTS in placeholders_in(workload.command)
 
 
 def with_operations(workload: Workload, events: int) -> Workload:
-    """The workload with a fixed number of operations, ``events``, and without anything that depends on the clock."""
+    """A copy of the workload that executes exactly ``events`` operations, without options that depend on time, such as
+    a warm-up."""
     fixed: dict[str, Option] = {EVENTS: events, "time": 0}
     if not workload.command:
         seed = workload.args.get("rand-seed") or 1
@@ -225,8 +226,8 @@ def with_operations(workload: Workload, events: int) -> Workload:
 
 
 def next_length(count_by_length: Mapping[int, float], min_instructions: float = ENOUGH) -> int:
-    """The next length to try; 0 if the counts are enough to choose a length. ``count_by_length`` maps each length that
-    was tried to the counted instructions.
+    """The next length (number of operations of an execution) to try; 0 if the counts so far are enough to choose a
+    length. ``count_by_length`` maps each length that was tried to the counted instructions.
 
     Raises UsageError if instructions do not grow with the length.
     """
@@ -242,7 +243,8 @@ def next_length(count_by_length: Mapping[int, float], min_instructions: float = 
 
 
 def chosen_length(count_by_length: Mapping[int, float], min_instructions: float = ENOUGH) -> int:
-    """The length of counted runs, computed from the lengths that were tried (length → instructions)."""
+    """The length (number of operations) for counted runs, so that the two executions of a run differ by about
+    ``min_instructions``; ``count_by_length`` maps each length that was tried to the counted instructions."""
     longest = max(count_by_length)
     beyond = count_by_length[longest] - count_by_length[min(count_by_length)]
     return max(1, round((longest - min(count_by_length)) * min_instructions / beyond))
@@ -260,8 +262,8 @@ def instruction_count(facts: RunFacts) -> float:
 
 
 def count_difference(short: RunFacts, long: RunFacts) -> RunFacts:
-    """The facts of a counted run, computed from the facts of its two executions. Raises UsageError if the longer
-    execution did not do more operations."""
+    """The facts of a counted run, computed from its two executions ``short`` and ``long``. Raises UsageError if
+    ``long`` did not execute more operations than ``short``."""
     operations = long.operations - short.operations
     if operations <= 0:
         did = f"{short.operations:,} operations with {{{EVENTS}}} = {short.events:,}"

@@ -1,11 +1,11 @@
-"""Counts events with perf stat only in the measured window of a run. Only ``countable_events`` and ``can_count`` have
-side effects: they run perf on a host.
+"""Counts events with ``perf stat`` between the end of the warm-up and the end of a run. The functions make commands and
+read output; only ``countable_events`` and ``can_count`` run perf themselves.
 
-When perf starts, its counters are disabled. The first operation of the workload after the warm-up enables the counters
-through the control FIFO, and the end of the workload disables the counters; see workloads/perfbisect.lua.
+When perf starts, its counters are disabled. The workload enables the counters through perf's control FIFO before the
+first operation after the warm-up, and disables the counters at its end; see workloads/perfbisect.lua.
 
-During a run, vmstat and iostat report the activity of the whole machine. Runs of commands are timed by the clock of the
-host, so perfbisect checks that the clock was not set during the run.
+During a run, vmstat and iostat report the activity of the whole machine. The runs of a workload that is a command are
+timed by the host's wall clock, so perfbisect checks that nobody has set the clock during the run.
 """
 
 import re
@@ -70,16 +70,15 @@ def perf_stat_command(
 def parse_counters(text: str) -> dict[str, float | None]:
     """The counters in the output of ``perf stat -x ,``; None for an event that is not supported or was not counted.
 
-    If perf has counted an event for only a part of the time, the number is extrapolated to the whole time. On a CPU
-    with two kinds of cores, perf prints a number for each kind, extrapolated as if all work had run on this kind. The
-    result for such a CPU is the mean of the numbers for both kinds, weighted by the time on each kind.
+    If perf has counted an event for only a part of the time (multiplexing), perf's number is extrapolated to the whole
+    time. On a CPU with two kinds of cores, perf prints a number for each kind of core, extrapolated as if the whole
+    program had run on this kind. The result is then the mean of the numbers, weighted by the time on each kind of core.
     """
     return {event: _value(parts) for event, parts in _counts(text).items()}
 
 
 def counted_shares(text: str) -> dict[str, float]:
-    """Event → the share of the time in which perf counted the event; only for events with a share below 1, whose
-    counters perf extrapolates.
+    """For each event that perf counted for only a part of the time: the share of the time.
 
     An event that was never counted is missing in the result. On a CPU with two kinds of cores, the shares of both kinds
     are added up.
@@ -91,7 +90,7 @@ def counted_shares(text: str) -> dict[str, float]:
 
 
 class _CoreCount(NamedTuple):
-    """The count of an event on one of the kinds of cores of a CPU."""
+    """The count of an event on one kind of cores; a CPU may have two kinds of cores."""
 
     value: float
     nanoseconds: float  # nanoseconds in which the event was counted
@@ -99,7 +98,8 @@ class _CoreCount(NamedTuple):
 
 
 def _counts(text: str) -> dict[str, list[_CoreCount]]:
-    """Event → its counts: an empty list if perf did not count the event, otherwise one count for each kind of cores."""
+    """Maps each event to its counts: one count for each kind of cores, or an empty list if perf did not count the
+    event."""
     counted: dict[str, list[_CoreCount]] = {}
     for line in text.splitlines():
         fields = line.split(",")
@@ -120,18 +120,19 @@ def _value(parts: Sequence[_CoreCount]) -> float | None:
 
 
 def has_target_ended(output: Iterable[str]) -> bool:
-    """Whether perf could not begin because a process or thread that perf should count had already ended."""
+    """Whether the output of perf says that perf could not begin, because a process or thread to count had already
+    ended."""
     return any(_GONE.match(line) for line in output)
 
 
 def is_killed(errors: Iterable[str]) -> bool:
-    """Whether the error output of perf says that a signal ended the command; the exit status of perf is 0 in this
-    case."""
+    """Whether the stderr of perf says that a signal ended the measured command, which the exit status of perf (0) does
+    not show."""
     return any(_KILLED.fullmatch(line) for line in errors)
 
 
 def countable_events(host: Host) -> Counters:
-    """The counters of a trial run of perf with all events; None for an event that the host cannot count. Raises
+    """The values of all events in a short test run of perf; None for an event that the host cannot count. Raises
     EnvironmentFailure if perf is missing or cannot count on the host."""
     if missing_programs(host, ["perf"]):
         raise EnvironmentFailure(f"perf is not installed on host {host.name}", how_to_install(["perf"]))
@@ -151,7 +152,7 @@ def can_count(host: Host) -> bool:
 
 
 def refusal_sentence(host: str, output: str) -> str:
-    """A sentence with the reason why perf counts nothing on a host; ``output`` is the output of perf."""
+    """A sentence that states why perf cannot count on the host ``host``; ``output`` is the output of perf."""
     if "paranoid" in output or "ermission" in output:
         return f"perf is not permitted on host {host}"
     lines = output.strip().splitlines()
@@ -170,7 +171,7 @@ _LINE = re.compile(rf"^{SECONDS} {SECONDS} {SECONDS}$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ClockStamp:
-    """One reading of the clock, between two readings of the uptime."""
+    """The time of the host's wall clock, which can be set, and the uptime immediately before and after."""
 
     at: float  # seconds since the epoch
     uptime_before: float  # seconds since the start of the host, by a clock that is never set
@@ -178,10 +179,10 @@ class ClockStamp:
 
 
 def read_stamps(text: str) -> tuple[ClockStamp, ...]:
-    """The clock readings that the shell function in STAMP printed at the begin and the end of a run; fewer than two if
-    the run was killed or the disk is full.
+    """The two clock readings that the shell function in STAMP has printed, at the begin and the end of a run; fewer
+    than two if the run was killed or the disk is full.
 
-    Other text in the output is ignored, because a measured program could write to the output, too.
+    All other text is ignored, because the measured program may write to the same output.
     """
     return tuple(ClockStamp(*map(float, line.groups())) for line in islice(_LINE.finditer(text), 2))
 
@@ -241,23 +242,24 @@ def with_system_reports(
     argv: Sequence[str], folder: PurePosixPath, device: str, *, has_reports: bool = True,
     paired: PurePosixPath | None = None, threads: int = 1,
 ) -> list[str]:  # fmt: skip
-    """The command that runs ``argv`` and, if ``has_reports`` is true, vmstat at the same time, and iostat for
-    ``device`` unless ``device`` is empty.
+    """The command that runs ``argv``. If ``has_reports`` is true, vmstat runs at the same time, and, if ``device`` is
+    not empty, iostat for this device.
 
     The reports are written to the files ``vmstat`` and ``iostat`` in ``folder``. The host's clock at the begin and the
-    end of the run is written to the file ``time``. Of paired runs, ``paired`` is the folder of the partner. Paired runs
-    begin at the same signal. The run that ends first keeps ``threads`` threads busy until its partner ends.
+    end of the run is written to the file ``time``. If the run is one of two paired runs, ``paired`` is the folder of
+    the other run. Paired runs begin at the same signal. The run that ends first keeps ``threads`` threads busy until
+    the other run ends, because the other run would otherwise become faster.
     """
     options = [str(folder), "yes" if has_reports else "", device.removeprefix("/dev/"), str(paired or ""), str(threads)]
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 
 def report_rows(tool: str, report: str) -> list[Row]:
-    """One row for each second of a report of vmstat, or of iostat for one device. A row maps the column names of the
-    header to values.
+    """The rows of a report of vmstat, or of iostat for one device: one row for each second, which maps the names of
+    columns to values.
 
-    vmstat and iostat may repeat the header. Old versions of iostat write ``Device:``, and the order of columns differs
-    between versions. The first row of vmstat is left out, because it has averages since boot.
+    Columns are found by the header, because their sequence differs between versions. The first row of vmstat is left
+    out, because this row has averages since boot.
     """
     header, numbers_of_rows, (first, *columns) = list[str](), list[Row](), COLUMNS[tool]
     for words in map(str.split, report.splitlines()):
@@ -272,8 +274,8 @@ def report_rows(tool: str, report: str) -> list[Row]:
 
 
 def window_means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | None]:
-    """The mean of each column over the rows between ``begin`` and ``end``; row i has the values for the seconds from i
-    to i + 1.
+    """The mean of each column over the rows between ``begin`` and ``end``. The row with the index i has the values of
+    the second from i to i + 1.
 
     ``begin`` and ``end`` are seconds since the start of the report. A row is included if the middle of its second is
     between ``begin`` and ``end``.
@@ -283,7 +285,8 @@ def window_means(rows: Sequence[Row], begin: float, end: float) -> dict[str, flo
 
 
 def report_means(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
-    """The means of all columns of the reports of vmstat and iostat, as from ``window_means``."""
+    """The mean of each column of the reports of vmstat and iostat over the rows between ``begin`` and ``end``; see
+    ``window_means``."""
     return {
         **window_means(report_rows("vmstat", vmstat), begin, end),
         **window_means(report_rows("iostat", iostat), begin, end),

@@ -118,7 +118,7 @@ NO_LEAF_CALLERS = (
 class Sampling:
     """The settings with which perf samples on a host."""
 
-    event: str  # as perf reads it: "cycles", "cpu-clock:u"
+    event: str  # event for perf, such as "cycles" or "cpu-clock:u"
     chains: str  # one of ``CHAINS``
     names: tuple[str, ...] = ()  # perf's names of the event, if there is one for each kind of cores
     stack: int = STACK  # bytes of stack that are copied
@@ -173,14 +173,12 @@ def find_sampling(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
 
 
 def other_samplings(host: Host, sampled: Sampling) -> Iterator[Sampling]:
-    """Settings that may find more callers than ``sampled``: a larger copy of the stack, frame pointers, branch records.
-    """
+    """Settings that may find more callers than ``sampled``: a larger copy of the stack, frame pointers, branch records."""
     if sampled.chains == "dwarf" and not sampled.off_cpu:
         yield replace(sampled, stack=LARGEST_STACK)
         yield replace(sampled, chains="fp")
-        tried = host.run(
-            ["sh", "-c", _TRIAL, "sampled", str(jobs.temp_folder(host) / "trial"), sampled.event, "lbr"], check=False
-        )
+        trial = str(jobs.temp_folder(host) / "trial")
+        tried = host.run(["sh", "-c", _TRIAL, "sampled", trial, sampled.event, "lbr"], check=False)
         if tried.ok and sampling_of_trial(tried.stdout, "lbr"):
             yield replace(sampled, chains="lbr")
 
@@ -377,8 +375,7 @@ def first_rate(context: RunContext, cores: int, min_seconds: float = 0.0, wanted
 
 
 def next_rate(rate: float, samples: int, wanted: int = SAMPLES, highest: int = OFTENEST) -> float:
-    """The rate, at most ``highest``, that should give ``wanted`` samples, after a run with ``rate`` gave ``samples``.
-    """
+    """The rate, at most ``highest``, that should give ``wanted`` samples, after a run with ``rate`` gave ``samples``."""
     return min(highest, max(RAREST, rate * wanted / max(1, samples)))
 
 

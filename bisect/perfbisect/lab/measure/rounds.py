@@ -1,9 +1,9 @@
 """Rounds of paired runs: two builds are measured at the same time on the same cores, so a disturbance affects both.
 
-Each build has a path, a copy of the data, a server, and a client of its own. The two runs of a pair begin at the same
-moment. The build whose run ends first keeps its share of the cores busy until the second run has ended. A round of
-paired runs is discarded, and repeated, if the two builds had unequal shares of the cores, or if the two runs did not
-overlap. If two builds cannot be paired, their runs are interleaved.
+The two builds have different paths, copies of the data, servers and clients. The two runs of a pair begin at the same
+moment. After the end of its run, the build that finishes first keeps its cores busy until the run of the other build
+has ended. A round of paired runs is discarded, and repeated, if the two builds had unequal shares of the cores, or if
+the two runs did not overlap. If two builds cannot be paired, their runs are interleaved.
 """
 
 import math
@@ -56,10 +56,10 @@ class PairingImpossible(Exception):
 
 
 def with_shared_cores(entry: HostEntry, allowed_cpus: str, threads: int, *, server: bool) -> HostEntry:
-    """The entry of the host, restricted to the cores on which both builds of a round run. The number of these cores is
-    the number of threads of one build, so that each build uses all of the cores.
+    """The entry of the host in hosts.toml, with fewer cores: the cores on which both builds of a round run. There are
+    at most as many of these cores as one build has threads, so that each build uses all of these cores.
 
-    If each build had cores of its own, a difference between the cores would look like a difference between the builds.
+    The builds share their cores because a difference between cores would look like a difference between the builds.
     Servers and clients run on separate cores if there is more than one core.
     """
     cores = sorted(cpu_numbers(allowed_cpus))
@@ -82,8 +82,8 @@ def _listed(cores: Sequence[int]) -> str:
 
 @dataclass
 class PairedRounds:
-    """Measures two builds at the same time; ``at`` is the index of the build to which the present action belongs, so
-    that an error can be assigned to a build.
+    """Measures two builds at the same time. ``at`` is the index (0 or 1) of the build on which it works now, so that
+    the caller knows which build caused an error.
     """
 
     context: RunContext
@@ -93,8 +93,8 @@ class PairedRounds:
     begun: int = field(default=0, init=False)
 
     def visit(self, sides: Sequence[Side], turns: Sequence[Turn]) -> Generator[LabEvent]:
-        """Make one visit of both builds: with all remaining rounds if the builder has a server, otherwise with one
-        round.
+        """Make one visit of both builds (start both servers, and make runs). The visit has all remaining rounds if the
+        builder has a server, otherwise one round.
 
         Raises PairingImpossible, and the errors of ``TimingStudy.run_turn``.
         """
@@ -125,8 +125,8 @@ class PairedRounds:
                     yield from self.context.warnings()
 
     def _stop_callback(self, side: int) -> Callable[..., None]:
-        """A callback that sets ``at`` to ``side`` when the server of this side is stopped. After a failure, the
-        callback leaves ``at`` unchanged, because ``at`` is the side that failed.
+        """A callback that is called before the server of the build ``side`` is stopped, and sets ``at`` to ``side``.
+        After a failure, the callback does not change ``at``, which is the build that failed.
         """
 
         def note(kind: type[BaseException] | None, *_: object) -> None:
@@ -136,7 +136,7 @@ class PairedRounds:
         return note
 
     def _round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts]]:
-        """The runs of one round; [] if the round is invalid."""
+        """The runs of one round of paired runs; [] if the round is invalid."""
         host, running = self.context.host, dict[int, StartedRun]()
         self.begun += 1
         order = (0, 1) if self.begun % 2 else (1, 0)  # in turn, because the first start may be an advantage
@@ -175,7 +175,8 @@ class PairedRounds:
 
 
 def why_round_invalid(first: RunFacts, second: RunFacts) -> str:
-    """The reason why a round is invalid; "" if the round is valid."""
+    """The reason why a round of paired runs is invalid: unequal shares of the cores, or runs that did not overlap; ""
+    if the round is valid."""
     beside = min(run.started + run.seconds for run in (first, second)) - max(first.started, second.started)
     if beside < OVERLAP * min(first.seconds, second.seconds):
         return "the two runs did not overlap long enough"

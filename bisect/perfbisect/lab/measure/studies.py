@@ -1,7 +1,8 @@
-"""Studies in place of timed runs: counted runs, groups of counters, and query plans. See ``visit.Study``.
+"""Runs that examine a build without timing: counted runs, groups of counters, and query plans. See ``visit.Study``.
 
-An exactly counted run executes the workload twice, with different lengths; these lengths are determined with the first
-build. To explain a change, instructions are counted function by function. See ``counting``.
+An exactly counted run executes the workload twice, with two numbers of operations, and uses the difference of the
+counts; the numbers of operations are determined with the first build. To explain a change, instructions are counted
+function by function. See ``counting``.
 
 A group is a set of events that a processor can count at the same time, so that no count is extrapolated. Processors
 have four to eight counters, of which a watchdog may take one and a hypervisor some. If perf has to count more events
@@ -9,7 +10,8 @@ than the processor has counters, perf counts each event for only a part of the t
 and each run counts the events of one group.
 
 ``plans.lua`` of the workload's driver asks the server for query plans: this script runs the workload's own script for a
-few operations, and then asks for the plans of the statements that were sent. A run of ``plans.lua`` is not timed.
+few operations, and then asks the server for the plans of the statements that these operations sent. A run of
+``plans.lua`` is not timed.
 """
 
 import math
@@ -47,9 +49,9 @@ SHORTEST, LONGEST = 1.0, 10.0  # shortest and longest seconds of a study's run
 
 
 def shortened_context(context: RunContext, seconds: float) -> RunContext:
-    """The context with runs of ``seconds``, at least one second, and at most ``LONGEST`` and the usual time of a run.
-    Seconds are rounded down, because sysbench counts whole seconds. If the workload is a command, the context is
-    unchanged.
+    """The context with shorter runs: of ``seconds``, but at least one second, and at most ``LONGEST`` or the usual time
+    of a run, whichever is shorter. Seconds are rounded down, because sysbench counts whole seconds. If the workload is
+    a command, the context is unchanged.
     """
     workload = context.workload
     if workload.command:
@@ -103,9 +105,9 @@ class CountedRunner(Study):
     def _execute(
         self, system: Installation, dataset: str, candidate: int, events: int, number: int, total: int
     ) -> Execution:
-        """Make one execution with ``events`` operations, on a new copy of the data; 0: as many as the command makes by
-        itself. ``total`` is the number of executions of the counted run; 0 while the number of operations is being
-        determined.
+        """Execute the workload once, on a new copy of the data, with ``events`` operations; if ``events`` is 0, the
+        command itself determines how many. ``total`` is the number of executions of the counted run, or 0 while the
+        number of operations is being determined.
         """
         yield ExecutionStarted(candidate, number, total, events)
         # Under a counter, a program is many times slower, and may print its time in another unit. Only the number of
@@ -115,10 +117,8 @@ class CountedRunner(Study):
         with begin_visit(context, system, candidate, dataset) as opened:
             facts = yield from timed_run(opened)
             if total and context.counter and context.counter.by_function:
-                self.functions = [
-                    *self.functions[: number - 1],
-                    counting.read_counted_functions(context.host, opened.folder),
-                ]
+                counted = counting.read_counted_functions(context.host, opened.folder)
+                self.functions = [*self.functions[: number - 1], counted]
         operations = events if events and workload.command and not workload.operations else facts.operations
         return replace(facts, events=events, operations=operations, latency={}, samples=(), reported=None)
 
@@ -128,7 +128,7 @@ LATE = 4.0  # an execution may take this multiple of its expected time: busy wai
 
 @dataclass
 class ExactCounts(Study):
-    """Counts the instructions of one run in each turn with valgrind, function by function; also the total of
+    """Counts the instructions of each function in one run with valgrind; valgrind also counts the total of
     instructions, unless perf counts the total.
     """
 
@@ -138,7 +138,7 @@ class ExactCounts(Study):
     runner: CountedRunner | None = None  # kept for all turns, so that the runs of both builds have the same length
 
     def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """Make one counted run, which yields the events ``Counted`` and ``Profiled``. Raises the errors of
+        """Make one counted run; yields the events ``Counted`` and ``Profiled``. Raises the errors of
         ``CountedRunner.run_turn``.
         """
         if self.runner is None:
@@ -167,7 +167,7 @@ CORE = ("cycles", "instructions")  # counters of each group, so that every run m
 
 @dataclass(frozen=True, slots=True)
 class CounterGroup:
-    """Events that are counted together. Software events need no counter of the processor, and are counted in every run."""
+    """Events that are counted together. Software events need no processor counter, and are counted in every run."""
 
     name: str
     events: tuple[str, ...]
@@ -203,13 +203,14 @@ def available_groups(host: Host) -> tuple[CounterGroup, ...]:
     """The groups of events that perf can count on the host; only the group SOFTWARE if perf can count no group."""
     groups = (*PLAIN, *SLOTS, STALLS)
     tried = host.run(["sh", "-c", _TRIALS, "trials", *(group.perf_argument for group in groups)], check=False)
-    return choose_groups(
-        dict(zip(groups, map(perf.parse_counters, tried.stdout.removesuffix("\f").split("\f")), strict=False))
-    )
+    results = map(perf.parse_counters, tried.stdout.removesuffix("\f").split("\f"))
+    return choose_groups(dict(zip(groups, results, strict=False)))
 
 
 def choose_groups(trials: dict[CounterGroup, dict[str, float | None]]) -> tuple[CounterGroup, ...]:
-    """The groups in which a test of perf counted an event besides CORE; of the groups about stalls, only the best."""
+    """The groups of events that this host can count: groups in which perf, in a test, counted an event besides CORE. Of
+    several groups about stalls, only the best group is used.
+    """
     counted = {group: {event for event, value in trial.items() if value is not None} for group, trial in trials.items()}
     plain = [group for group in PLAIN if counted.get(group, set()) - {*CORE}]
     slots = [group for group in SLOTS if len(counted.get(group, ())) == len(group.events)]
@@ -219,7 +220,7 @@ def choose_groups(trials: dict[CounterGroup, dict[str, float | None]]) -> tuple[
 
 @dataclass
 class CounterGroups(Study):
-    """Counts one group of counters in each run; a turn has one run for each group."""
+    """Counts one group of counters in each run, and makes one run for each group."""
 
     groups: tuple[CounterGroup, ...] = ()
     seconds: float = LONGEST  # seconds of measurement in a turn, or more if the groups need more
@@ -228,8 +229,8 @@ class CounterGroups(Study):
     )  # groups of the turn that are not counted yet; a repeated turn continues with these
 
     def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """Count all groups, each in one run: in a single visit if the builder has a server, otherwise in a visit for
-        each group.
+        """Count all groups of counters, one group in each run. If the builder has a server, all runs share one visit
+        (one start of the server); otherwise each run has its own visit.
         """
         if not self.groups:
             self.groups = available_groups(self.context.host) if self.context.perf else (SOFTWARE,)
@@ -281,7 +282,7 @@ class PlanStudy(Study):
 
 
 def ask_for_plans(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
-    """Run ``script``, which runs the workload's script, on the host; returns statement → plan. Raises RunFailed."""
+    """Run ``script`` (``plans.lua``) on the host; returns the query plan of each statement. Raises RunFailed."""
     bench = opened.bench
     workload = shortened_for_statements(bench.workload)
     measured = lua.script_path_on_host(bench.scripts, workload, lua.timed_run_script(workload))
@@ -294,13 +295,17 @@ def ask_for_plans(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
 
 
 def shortened_for_statements(workload: Workload) -> Workload:
-    """The workload, shortened to show its statements: with one thread, and with the same values for each build."""
+    """The workload with few operations, one thread and a fixed random seed, so that each build executes the same
+    statements.
+    """
     few = {"events": OPERATIONS, "rand-seed": 1, "report-interval": 0}
     return msgspec.structs.replace(workload, threads=1, warmup=0.0, time=SECONDS, args={**workload.args, **few})
 
 
 def parse_plans(lines: Iterable[str]) -> Mapping[str, str]:
-    """Statement → its plan, one line for each step, parsed from the output of the script."""
+    """For each statement, its query plan with one line for each step of the plan, parsed from the output of
+    ``plans.lua``.
+    """
     steps_of, plan = dict[str, list[str]](), list[str]()
     for line in lines:
         if line.startswith(STATEMENT):

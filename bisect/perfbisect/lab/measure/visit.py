@@ -1,8 +1,8 @@
-"""Visits and runs: a new copy of the data, the server if any, the workload under perf, and the facts of the run.
+"""Visits and runs: a new copy of the data, the start of the server (if there is a server), the workload under perf, and
+the facts of the run.
 
-Runs that take several times as long as runs of the good end may be stopped. A stopped run is a reading: the build is
-slower than the bound. Counters of stopped runs are left out.
-"""
+Runs that take several times as long as runs of the good end may be stopped. A stopped run gives a reading that is a
+bound: the build is slower than this bound. The counters of stopped runs are not used."""
 
 import errno
 import math
@@ -58,14 +58,13 @@ class SlowRuns:
     finished: list[RunFacts] = field(default_factory=list)  # ended runs of the good end on this host
 
     def add_finished(self, runs: Iterable[RunFacts]) -> None:
-        """Add the runs of ``good`` that have ended well; the limit is computed from their times."""
+        """Add the successful runs of ``good`` among ``runs``; the limit is computed from their times."""
         self.finished += (run for run in runs if run.commit == self.good and not (run.slower_than or run.round))
 
     def stop_seconds(self, commit: str, warmup: float) -> float | None:
         """Whole seconds after which a run of ``commit`` is stopped, its ``warmup`` included; None if it is not stopped.
 
-        The seconds are rounded up: a stopped run has taken at least ``times`` the time of a run of the good end.
-        """
+        The seconds are rounded up: a stopped run has taken at least ``times`` the time of a run of the good end."""
         if not self.times or commit == self.good or not self.finished:
             return None
         return float(math.ceil(self.times * (warmup + median(run.seconds for run in self.finished)) + SLACK))
@@ -103,7 +102,7 @@ class RunContext:
     recognition: command.Recognition | None = None
 
     def warnings(self) -> Iterator[Warned]:
-        """Yields warnings about the next runs, derived from the output of the present run."""
+        """Yield warnings about the next runs, derived from the output of the latest run."""
         if self.recognition:
             yield from self.recognition.warn_of_unknown_format()
 
@@ -147,10 +146,10 @@ def begin_visit(
     slow: SlowRuns | None = None,
     side: str = "",
 ) -> Iterator[Visit]:
-    """A visit, whose server runs during the block; ``side`` names the side of a paired visit.
+    """A visit (one start of the server), whose server runs during the ``with`` block; ``side`` names one of two paired
+    builds.
 
-    Raises RunFailed if the server ends too early, DatasetDamaged if the copied data differs from the loaded data.
-    """
+    Raises RunFailed if the server ends too early, DatasetDamaged if the copied data differs from the loaded data."""
     folder = dataset.copy_for_visit(bench.host, dataset_key, system.builder.server, side)
     served = servers.service_in(bench.host, system, folder, bench.entry.server_cpus)
     with servers.run_server(served) if served else nullcontext() as job:
@@ -158,10 +157,11 @@ def begin_visit(
 
 
 def timed_run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
-    """Carries out one timed run; yields the report of each interval, returns the facts. Raises RunFailed, and RunLost.
+    """Carry out one timed run; yields the report of each interval; returns the run's facts. Raises RunFailed and
+    RunLost.
 
-    If the run is stopped as too slow, returns its facts; then the server may still execute an operation of the run.
-    """
+    If the run is stopped as too slow, its facts are returned while the server may still execute an operation of the
+    run."""
     for _ in range(ATTEMPTS):
         running = StartedRun(visit)
         yield from running.wait()
@@ -322,7 +322,7 @@ def run_failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> P
 
 @dataclass(slots=True)
 class Turn:
-    """Successive runs of one candidate; ``runs_left`` is the number of runs that have yet to end well."""
+    """Successive runs of one candidate; ``runs_left`` is the number of runs that have not yet ended successfully."""
 
     candidate: int
     first: int  # number of the visit's first run in the order, from 1
@@ -344,9 +344,9 @@ class Turn:
 
 @dataclass
 class Study(ABC):
-    """Carries out the runs of turns; calls ``succeeded`` after each run that ends well. ``TimingStudy`` times runs. The
-    studies in ``studies`` and ``profiles`` examine runs without timing, and yield other events than RunFinished.
-    """
+    """Carries out the runs of turns (successive runs of one build); calls ``succeeded`` after each successful run.
+    ``TimingStudy`` times runs. The studies in ``studies`` and ``profiles`` examine runs without timing, and yield other
+    events than RunFinished."""
 
     context: RunContext
     succeeded: Callable[[], None]
@@ -354,10 +354,11 @@ class Study(ABC):
 
     @abstractmethod
     def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """Carry out a run of ``turn`` on ``dataset``, in one visit or more; decreases ``turn.runs_left`` by 1.
+        """Carry out a run of ``turn`` on ``dataset``, in one visit or more (starts of the server); decreases
+        ``turn.runs_left`` by 1.
 
-        If the host cannot carry out the study, yields only Unexplained. Raises the errors of ``TimingStudy.run_turn``.
-        """
+        If the host cannot make this kind of run, yields only Unexplained. Raises the errors of
+        ``TimingStudy.run_turn``."""
 
 
 StudyMaker = Callable[[RunContext, Callable[[], None]], Study]
@@ -375,10 +376,10 @@ class TimingStudy(Study):
     slow: SlowRuns = field(default_factory=SlowRuns)
 
     def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """Carry out a visit on ``dataset``: all remaining runs if the system is a server, otherwise a single run.
+        """Carry out a visit (one start of the system) on ``dataset``: all remaining runs for a server, otherwise a
+        single run.
 
-        A run that is stopped as too slow ends the visit. Raises RunFailed, DatasetDamaged, and JobLost for lost work.
-        """
+        A run that is stopped as too slow ends the visit. Raises RunFailed, DatasetDamaged and, for lost work, JobLost."""
         asks = self.context.recognition
         with suppress(_RunStopped), begin_visit(self.context, system, turn.candidate, dataset, self.slow) as opened:
             for _ in range(turn.runs_left if system.builder.server else 1):

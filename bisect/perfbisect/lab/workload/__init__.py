@@ -1,4 +1,4 @@
-"""The microbenchmarks: how they are run, and how the results of their timed processes are read."""
+"""Runs workloads (microbenchmarks), and reads the results from the output of the timed processes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,20 +26,19 @@ class ProcessResult:
     is_whole: bool = True  # whether stdout is complete
 
     def lines(self) -> Iterator[str]:
-        """The lines of both streams, yielded one at a time, because a list of all lines may need thirty times the
-        memory.
+        """Yields the lines of stdout and stderr one after the other, because a list of all lines may need thirty times
+        as much memory.
         """
         for stream in (self.stdout, self.stderr):
             yield from lines_of(stream)
 
 
 def times_not_recorded_error() -> RunLost:
-    """The error for a run that ended well but whose times could not be written, for example because the disk was full
-    for a moment.
+    """The error to raise if a run succeeded, but the host could not record the run's times, for example because the
+    disk was full for a moment.
     """
-    return RunLost(
-        "the begin and the end of a run could not be written", "Check whether the disk of the host becomes full."
-    )
+    text = "the begin and the end of a run could not be written"
+    return RunLost(text, "Check whether the disk of the host becomes full.")
 
 
 def lines_of(text: str) -> Iterator[str]:
@@ -64,7 +63,7 @@ class RunResult:
 
 
 def signal_sentence(status: int) -> str:
-    """The sentence for an exit status above 128, with which a shell reports that a signal ended the command; "" for
-    any other status, such as perf's 255.
+    """The sentence that a signal has ended a command, if a shell reports this by an exit status above 128; "" for any
+    other exit status, such as perf's 255.
     """
     return f"the run was killed by signal {status - 128}" if status - 128 in SIGNALS else ""

@@ -94,9 +94,8 @@ class Recognition:
             or not (words := filter_arguments(recognised_output.outputs))
         ):
             return None
-        return Recognition(
-            msgspec.structs.replace(self.workload, filter=words, output=None, outputs=recognised_output.outputs)
-        )
+        outputs = recognised_output.outputs
+        return Recognition(msgspec.structs.replace(self.workload, filter=words, output=None, outputs=outputs))
 
     def check_filter(self, filtered: "Recognition") -> None:
         """Raise OutputRecognised if the filter worked in the run whose output ``filtered`` has read. The first run was

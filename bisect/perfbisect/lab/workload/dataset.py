@@ -127,9 +127,8 @@ def copy_for_visit(host: Host, key: str, server: Server | None, side: str = "") 
     the two visits. Raises DatasetDamaged if the size of the copy differs from the size of the loaded data.
     """
     folder, source = visit_folder(host) / side, str(pristine_folder(host, key)) if key else ""
-    printed = host.run(
-        ["sh", "-c", _LAY_OUT, "copy", str(folder), source, data_owner_id(host, server)], timeout=LONG
-    ).stdout
+    argv = ["sh", "-c", _LAY_OUT, "copy", str(folder), source, data_owner_id(host, server)]
+    printed = host.run(argv, timeout=LONG).stdout
     if not key:
         return folder
     counted, _, remembered = printed.partition("\n")
@@ -177,9 +176,8 @@ class DatasetLoading:
     def check_command(self) -> HostCommand:
         """The command that runs the workload's check."""
         script_path = lua.script_path_on_host(self.placed, self.workload, lua.plain_sql_script(self.workload))
-        return self._by_sysbench(
-            sysbench.check_argv(script_path, self.sysbench_options), "the check of the workload fails", None
-        )
+        check = sysbench.check_argv(script_path, self.sysbench_options)
+        return self._by_sysbench(check, "the check of the workload fails", None)
 
     def load(self) -> None:
         """Run the workload's prepare step. Raises RunFailed."""
@@ -277,9 +275,8 @@ class DatasetKeeper:
         counted = self.host.run(["sh", "-c", f"data=$1; {_COUNT}", "count", data], timeout=LONG).stdout
         files, size = map(int, counted.split())
         about = msgspec.json.encode(DatasetRecord(system.key, files, size, answers)).decode()
-        self.host.run(
-            ["sh", "-c", _KEEP, "keep", data, str(pristine_folder(self.host, name))], stdin=about, timeout=LONG
-        )
+        pristine = str(pristine_folder(self.host, name))
+        self.host.run(["sh", "-c", _KEEP, "keep", data, pristine], stdin=about, timeout=LONG)
         return name, True
 
     def _load_anew(self, system: Installation) -> list[str]:
@@ -343,18 +340,15 @@ class DatasetKeeper:
                     raise damage_error(self.host, name, str(failure)) from failure
                 if answers != recorded.answers:
                     at_first = f"gave {_shown(recorded.answers)} after loading"
-                    raise damage_error(
-                        self.host, name, f"the check of the workload gives {_shown(answers)}, but {at_first}"
-                    )
+                    text = f"the check of the workload gives {_shown(answers)}, but {at_first}"
+                    raise damage_error(self.host, name, text)
         except DatasetDamaged:
             if recorded.build == system.key or (reloaded := self._load_anew(system)) == recorded.answers:
                 raise
             answer = f"the check of the workload gives {_shown(reloaded)} on a dataset that the build has loaded itself"
-            why, log = (
-                f"{answer}, but gave {_shown(recorded.answers)} with the build that loaded {name}",
-                "dataset.json",
-            )
-            raise RunFailed(why, stage="prepare", log=str(pristine_folder(self.host, name) / log)) from None
+            why = f"{answer}, but gave {_shown(recorded.answers)} with the build that loaded {name}"
+            log = str(pristine_folder(self.host, name) / "dataset.json")
+            raise RunFailed(why, stage="prepare", log=log) from None
 
     def remove_damaged(self, key: str, damaged: DatasetDamaged) -> Warned:
         """Remove damaged data, so that the data is loaded again; returns a warning for the user. If data with this key

@@ -84,7 +84,7 @@ def script_and_modules(workload: Workload, script: Path) -> list[Path]:
 
 
 def _required_modules(workload: Workload, script: Path) -> dict[str, Path]:
-    """The modules that a script requires: path relative to a folder of modules → file."""
+    """The Lua modules that a script requires: path below a folder of modules → file."""
     modules: dict[str, Path] = {}
     unread, suite = [script], Path(workload.folder)
     shared = [folder for folder in _suite_folders(workload) if (folder / SHARED).is_file()][:1]
@@ -150,8 +150,8 @@ def _own(workload: Workload, name: str) -> Path:
 
 
 def plain_sql_script(workload: Workload) -> Path:
-    """The script that runs the SQL statements of a workload without its own script, or of a workload's check. Raises
-    RecipeError if the workload's driver has no such script."""
+    """The script that runs plain SQL: the statements of a workload that has no Lua script, or the statements of a
+    workload's check. Raises RecipeError if the workload's driver has no such script."""
     if script := _for_driver(workload, PLAIN_SQL):
         return script
     text = (
@@ -162,8 +162,9 @@ def plain_sql_script(workload: Workload) -> Path:
 
 
 def _for_driver(workload: Workload, name: str) -> Path | None:
-    """The script ``name`` in the folder of the suite, of the driver, or of all sysbench drivers (in this order); None
-    if no folder has it."""
+    """The script ``name`` in the first folder that contains it: the suite's folder, the driver's folder, or the folder
+    for all sysbench drivers; None if no folder contains it.
+    """
     folders = _suite_folders(workload)
     places = [Path(workload.folder), *(folder / workload.driver for folder in folders)]
     if workload.driver in SYSBENCH_DRIVERS:
@@ -179,21 +180,18 @@ OF_SERVER = ("sysbench", "perf_scope")  # keys of [server] that affect runs; the
 
 
 def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntry], counted: Sequence[str] = ()) -> str:
-    """A hash of everything that affects a run of the workload, files included; ``entries`` are the entries of the hosts
-    in hosts.toml.
+    """A hash of everything that affects a run of the workload, including its files; ``entries`` are the entries of the
+    hosts in hosts.toml.
 
-    ``counted`` has the method of exact counting on each host; "" for timed runs. Settings with default values are left
-    out, so that keys that are added later do not change the hashes of old workloads.
+    ``counted`` has, for each host, the method that counts instructions exactly, or "" for timed runs. The hash ignores
+    settings with default values, so that a setting that a later version of perfbisect adds does not change the hashes
+    of old workloads.
     """
-    inputs_of_workload = {
-        name: setting for name, setting in msgspec.to_builtins(workload).items() if name not in NO_EFFECT
-    }
+    settings = {name: setting for name, setting in msgspec.to_builtins(workload).items() if name not in NO_EFFECT}
     defaults = {field.name: field.default for field in msgspec.structs.fields(workload)}
-    inputs_of_workload = {
-        name: setting for name, setting in inputs_of_workload.items() if setting and setting != defaults[name]
-    }
+    settings = {name: setting for name, setting in settings.items() if setting and setting != defaults[name]}
     served = msgspec.to_builtins(builder.server) if builder.server else {}
-    commands = json.dumps([inputs_of_workload, served])
+    commands = json.dumps([settings, served])
     shares = [_resource_share(entry, commands) for entry in entries]
     methods = [list(counted)] if any(counted) else []
     conditional = [
@@ -201,14 +199,11 @@ def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntr
         for when in builder.when
         if (parts := _driver_relevant_parts(when.change.get("server")))
     ]
-    inputs = json.dumps(
-        [inputs_of_workload, builder.library, _driver_relevant_parts(served), conditional, shares, *methods],
-        sort_keys=True,
-    )
+    recipe = _driver_relevant_parts(served)
+    inputs = json.dumps([settings, builder.library, recipe, conditional, shares, *methods], sort_keys=True)
     recipe_files = upload.recipe_archive(builder) if "{recipe}" in inputs else b""
-    return hashlib.sha256(
-        inputs.encode() + upload.archive_files(files_read_by_runs(workload)) + recipe_files
-    ).hexdigest()[:16]
+    archive = upload.archive_files(files_read_by_runs(workload))
+    return hashlib.sha256(inputs.encode() + archive + recipe_files).hexdigest()[:16]
 
 
 def _driver_relevant_parts(server: object) -> dict[str, object]:
@@ -218,7 +213,8 @@ def _driver_relevant_parts(server: object) -> dict[str, object]:
 
 
 def _resource_share(entry: HostEntry, commands: str) -> list[object]:
-    """The CPUs that a host gives to server and client; also the host's memory and number of jobs, if ``commands`` use
-    them."""
+    """The CPUs that a host gives to server and client; and the host's memory and number of parallel jobs, if
+    ``commands`` use these values.
+    """
     memory = entry.memory if "{memory}" in commands or "{cache}" in commands else 0
     return [entry.server_cpus, entry.client_cpus, memory, entry.jobs if "{jobs}" in commands else 0]

@@ -1,4 +1,4 @@
-"""Makes the sysbench command line of a workload, and parses the output of sysbench. The functions have no side
+"""Composes the sysbench command line of a workload, and parses the output of sysbench. The functions have no side
 effects."""
 
 import re
@@ -34,8 +34,8 @@ _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
 
 
 def run_argv(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
-    """The argv of a timed run; ``options`` are the options of a server's driver. Raises UsageError if the time of the
-    workload is not a whole number of seconds."""
+    """The argv of a timed run; ``options`` are the options with which sysbench connects to the server. Raises
+    UsageError if the duration of the workload is not a whole number of seconds."""
     if workload.time < 1 or workload.time != int(workload.time):
         text = f"Workload {workload.name} has time = {workload.time:g}, but sysbench counts whole seconds."
         raise UsageError(text, "Write a whole number of at least 1.")
@@ -44,13 +44,13 @@ def run_argv(workload: Workload, script: PurePath, options: Mapping[str, Option]
 
 
 def prepare_argv(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
-    """The argv that makes the dataset."""
+    """The argv that loads the dataset."""
     chosen = {"rand-type": "uniform", "rand-seed": 1, **(options or {}), **workload.prepare_args}
     return ["sysbench", str(script), *_flags(chosen), "prepare"]
 
 
 def check_argv(script: PurePath, options: Mapping[str, Option]) -> list[str]:
-    """The argv that runs a workload's check, which prints the answers of its queries; each printed row begins with
+    """The argv that runs a workload's check, which prints the answers to some queries; each printed row begins with
     ANSWER."""
     return ["sysbench", str(script), *_flags(options), "check"]
 
@@ -61,7 +61,8 @@ def _flags(options: Mapping[str, Option]) -> list[str]:
 
 
 def interval_progress(line: str, operation: str) -> tuple[float, float] | None:
-    """The pair (second, operations per second) from a line that reports one interval; None for any other line."""
+    """For an output line that reports an interval, the pair (seconds since the start, operations per second); None for
+    any other line."""
     match = _PROGRESS.match(line)
     if not match:
         return None
@@ -79,13 +80,13 @@ def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
 
 
 def parse_output(lines: Iterable[str], operation: str) -> RunResult:
-    """The result of a run, read from its output; ``operation`` is "event" or "query", the unit in which operations are
-    counted.
+    """The result of a run, read from its output; ``operation`` is the unit in which operations are counted: "event" or
+    "query".
 
-    The measured window that the shared Lua module prints is preferred to sysbench's total time, because the total time
-    includes time before and after the window. If the threads of a script have several roles, the script prints counters
-    of each role, which the result contains. Raises ValueError, whose text is a sentence for the user, if the totals are
-    missing or nothing was counted.
+    The measured time is the time that the Lua module ``perfbisect`` prints, if it prints any, and not sysbench's total
+    time, which includes time before the first and after the last operation. If the threads of a script have several
+    roles, the script prints counters of each role, which are added to the result. Raises ValueError, whose text is a
+    sentence for the user, if the totals are missing, or no operation was counted.
     """
     samples: list[float] = []
     buckets: list[tuple[float, int]] = []
@@ -122,7 +123,8 @@ def parse_output(lines: Iterable[str], operation: str) -> RunResult:
 
 def _latency(totals: Mapping[str, float], buckets: list[tuple[float, int]], events: int) -> dict[str, float | None]:
     """The minimum, the average, percentiles and the maximum of the latency of an event, in milliseconds. The average is
-    computed from the sum, and percentiles from the histogram, because both have more digits than sysbench prints."""
+    computed from the printed sum, and the percentiles from the printed histogram, because these give more digits than
+    sysbench's own average and percentiles."""
     spent = totals.get("sum")
     return {
         "min": totals.get("min"),
@@ -162,5 +164,6 @@ def failure_reason(lines: Iterable[str], status: int, limit: float) -> str:
 
 
 def failure_finder(time_limit: float) -> Callable[[str, int], str]:
-    """The function ``failure_reason`` with a fixed time limit; it takes the run's output and its status."""
+    """A function that returns the ``failure_reason`` of a run with the time limit ``time_limit``, given the run's
+    output and exit status."""
     return lambda printed, status: failure_reason(lines_of(printed), status, time_limit)

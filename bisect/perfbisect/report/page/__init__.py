@@ -1,1 +1,1 @@
-"""HTML pages: one self-contained file for a hunt, a trial, or the list of all sessions."""
+"""Renders HTML pages of hunts, trials and lists of sessions. Each page is a single file without other files."""

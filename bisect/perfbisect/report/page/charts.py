@@ -1,4 +1,6 @@
-"""Drawings of a page: runs in order of time, the posterior over the range, and the line of a series of releases."""
+"""Drawings of a page: runs in order of time, the probabilities of the candidates, and the speed of a series of
+releases.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +45,7 @@ LATEST = 60  # most runs or pairs that are drawn
 
 @dataclass(frozen=True, slots=True)
 class RunDrawing:
-    """A run of one of the compared sides, with one value, or with a value for each second."""
+    """A run of one of the compared builds, with one value, or with a value for each second."""
 
     side: str  # CSS class, which sets the colour: "parent", "culprit"
     values: tuple[float, ...]
@@ -58,8 +60,9 @@ class RunDrawing:
 def run_drawings(
     runs_by_side: Sequence[tuple[str, Sequence[RunFacts]]], value_of: Callable[[RunFacts], float | None]
 ) -> list[RunDrawing]:
-    """The latest runs of all sides in time order. If each run has FEW samples or more, a run is drawn with its samples.
-    Otherwise a run is drawn with one value, the result of ``value_of``, and is omitted if this is None.
+    """The latest runs of all compared builds in time order. If each run has at least FEW samples (values for each
+    second), the runs are drawn with their samples. Otherwise each run is drawn with one value, the result of
+    ``value_of``; runs with the value None are omitted.
     """
     runs = sorted(((run, side) for side, runs in runs_by_side for run in runs), key=lambda pair: pair[0].started)[
         -LATEST:
@@ -84,19 +87,16 @@ def runs_figure(runs: Sequence[RunDrawing], y_title: str, colours: Sequence[tupl
     )
     notes += ["gray lines join the runs of one round"] * any(run.round for run in runs)
     legend = (*colours, *(("muted", note) for note in notes))
-    return Figure(
-        partial(runs_drawing, runs, y_title),
-        legend=legend,
-        y_title=y_title,
-        x_title=f"{count(len(runs), 'run')}, in order of time",
-    )
+    order = f"{count(len(runs), 'run')}, in order of time"
+    return Figure(partial(runs_drawing, runs, y_title), legend=legend, y_title=y_title, x_title=order)
 
 
 def runs_drawing(runs: Sequence[RunDrawing], unit: str) -> Markup:
-    """The drawing of runs in time order: a line with its median for each run, or a dot for one value.
+    """The drawing of runs in time order: for each run, a line through its samples and a line at their median, or a dot
+    if the run has few values.
 
-    The runs of both sides are interleaved. So a change of the host moves both sides, and a constant distance between
-    the sides is an effect of the commit.
+    The runs of both builds are interleaved. So a change of the host's speed moves the runs of both builds, and a
+    constant distance between the builds is an effect of the commit.
     """
     scale = linear_scale([value for run in runs for value in run.values])
     body = concatenated(run_marks(run, column, len(runs), scale) for column, run in enumerate(runs))
@@ -129,7 +129,7 @@ def grid_lines(scale: Scale) -> Markup:
 
 
 def run_marks(run: RunDrawing, column: int, columns: int, scale: Scale) -> Markup:
-    """The marks of one run. The chart is divided into ``columns`` columns; ``column`` is the index of the run's column."""
+    """The marks of one run in a chart of ``columns`` columns; ``column`` is the index of the run's column."""
     left, width = (column + GAP / 2) / columns, (1 - GAP) / columns
     title = element("title", f"run {column + 1}, {run.side}: {figure(run.median_value)}")
     y = y_position(run.median_value, scale)
@@ -155,9 +155,8 @@ MARGIN = 0.1  # share of the width for the ticks of the ratios
 def pairs_figure(pairs: Sequence[tuple[float, float]], y_title: str, colours: Sequence[tuple[str, str]]) -> Figure:
     """The figure of paired runs; ``y_title`` is the title of the axis."""
     x = f"{count(min(len(pairs), LATEST), 'pair')}, in order of time"
-    return Figure(
-        partial(pairs_drawing, pairs, y_title), legend=(*colours, ("muted", PAIRED)), y_title=y_title, x_title=x
-    )
+    legend = (*colours, ("muted", PAIRED))
+    return Figure(partial(pairs_drawing, pairs, y_title), legend=legend, y_title=y_title, x_title=x)
 
 
 def pairs_drawing(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
@@ -173,11 +172,8 @@ def pairs_drawing(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
     def below(ratio: float) -> float:
         return base + BELOW * (1 - lower(ratio))
 
-    marks = [
-        grid_lines(scale),
-        horizontal_line(MARGIN, 1.0, below(1.0), "one"),
-        horizontal_line(MARGIN, 1.0, below(middle), "median"),
-    ]
+    line_at_one = horizontal_line(MARGIN, 1.0, below(1.0), "one")
+    marks = [grid_lines(scale), line_at_one, horizontal_line(MARGIN, 1.0, below(middle), "median")]
     names = {below(1.0): "1"} if abs(below(1.0) - below(middle)) > LABEL else {}
     names[below(middle)] = factor(middle)
     marks += [element("text", name, x="0%", y=y + 4, class_="tick left") for y, name in names.items()]
@@ -209,9 +205,9 @@ def search_drawing(tried: TestedCommits, decisions: Sequence[SearchDecision]) ->
     """The drawing of how the search narrowed the range; ``decisions`` is not empty, and its last entry has the final
     probabilities.
 
-    From left to right are the candidates, oldest first; from top to bottom the decisions, and below them the final
-    probabilities. A line spans the commits that together had 95 % of the probability at a decision; dots are the
-    commits that were then measured.
+    The candidates are drawn from left to right, oldest first; the decisions are drawn from top to bottom, and the final
+    probabilities below the decisions. For each decision, a line spans the commits that together had 95 % of the
+    probability, and dots mark the commits that were measured after the decision.
     """
     shown = decisions
     if len(decisions) > STEPS:
@@ -224,13 +220,14 @@ def search_drawing(tried: TestedCommits, decisions: Sequence[SearchDecision]) ->
     final = decisions[-1].probabilities
     marks = concatenated(tested_marks(tried, len(final), base + 10))
     label = f"How the search narrowed the range in {len(decisions)} decisions, and the probability of each commit: {chance(final.max())} at most"
-    return chart(
-        base + 20, label, lines, concatenated(probability_bars(tried, final, base)), axis, marks, class_="range"
-    )
+    bars = concatenated(probability_bars(tried, final, base))
+    return chart(base + 20, label, lines, bars, axis, marks, class_="range")
 
 
 def credible_range_line(tried: TestedCommits, decision: SearchDecision, y: float) -> Markup:
-    """A line over the commits that had MASS of the probability at a decision; dots are the commits then measured."""
+    """A line over the commits that together had MASS of the probability at a decision; dots mark the commits that were
+    measured next.
+    """
     low, high = credible_range(decision.probabilities)
     size = len(decision.probabilities)
     line = horizontal_line(low / size, (high + 1) / size, y, "span")
@@ -254,8 +251,8 @@ def credible_range(probabilities: NDArray[np.float64]) -> tuple[int, int]:
 
 
 def probability_bars(tried: TestedCommits, probabilities: NDArray[np.float64], bottom: float) -> Iterator[Markup]:
-    """A bar for each candidate, or group of neighbours, of probability FAINT or more; ``bottom`` is the vertical
-    position of the lower end of the bars.
+    """A bar for each candidate, or group of neighbouring candidates, whose probability is at least FAINT; ``bottom`` is
+    the vertical position of the lower end of the bars.
     """
     size = len(probabilities)
     groups = np.array_split(np.arange(size), min(size, WIDEST))
@@ -285,7 +282,7 @@ def tested_marks(tried: TestedCommits, candidates: int, y: float) -> Iterator[Ma
 
 
 def colour_class(tried: TestedCommits, candidate: int) -> str | None:
-    """The class that colours a candidate; None if the candidate was not tested."""
+    """The CSS class with the colour of a candidate; None if the candidate was not tested."""
     return tried[candidate][1] if candidate in tried else None
 
 
@@ -311,11 +308,8 @@ def release_line_drawing(line: SpeedLine, names: Sequence[str], metric: str) -> 
     low, high = line_scale_ends(measured)
     room = (high / low) ** ROOM
     scale = Scale(low / room, high * room, logarithmic=True)
-    marks = [
-        grid_lines(scale),
-        *step_marks(line, names, metric),
-        *(level_lines if line.scatter else joining_lines)(line, scale),
-    ]
+    levels = (level_lines if line.scatter else joining_lines)(line, scale)
+    marks = [grid_lines(scale), *step_marks(line, names, metric), *levels]
     for at, (name, ratio) in enumerate(zip(names, line.ratios, strict=True)):
         x = (at + 0.5) / len(names)
         title = element("title", f"{name}: {'not measured' if ratio is None else decimals(ratio, 3)}")
@@ -355,7 +349,9 @@ def joining_lines(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
 
 
 def release_labels(line: SpeedLine, names: Sequence[str]) -> Iterator[Markup]:
-    """The names of all releases; if too long, the first name, the last, and the names of releases with a step."""
+    """The names of all releases; if the names do not fit, only the first name, the last name, and the names of releases
+    with a step.
+    """
     size = len(names)
     if sum(len(name) + 2 for name in names) <= SHORT:
         yield from (

@@ -5,9 +5,9 @@ drawn above its callees. The width of a frame is its cost in the culprit. A fram
 and its width is its cost in the parent. The colour shows the difference of the frame's own cost, without the cost of
 its callees, so that the changed function is coloured, and its callers are not.
 
-The drawing is complete without the page's script, which zooms, searches, and shows the parent's widths. Each frame has
-data for the script: its depth and both widths. The frames are in depth-first order, so that the script can compute all
-positions from these data.
+The drawing is also complete if the page's script does not run; the script adds zooming, searching, and the widths of
+the parent. Each frame has data for the script: its depth and both widths. The frames are in depth-first order, so that
+the script can compute all positions from these data.
 """
 
 import math
@@ -47,7 +47,7 @@ class Frame:
 
     @property
     def larger_cost(self) -> float:
-        """The larger of both costs."""
+        """The cost in the parent or the cost in the culprit, whichever is larger."""
         return max(self.parent_cost, self.culprit_cost)
 
     @property
@@ -106,8 +106,8 @@ def drawn_frames(root: Frame) -> list[tuple[int, Frame]]:
 
 
 def frames_depth_first(root: Frame, min_cost: float = 0.0) -> Iterator[tuple[int, Frame]]:
-    """The frames whose larger cost is at least ``min_cost``, with their depths, in depth-first order. The function is
-    not recursive, because stacks can be deep.
+    """The frames whose cost in the parent or in the culprit is at least ``min_cost``, with their depths, in depth-first
+    order. The function is not recursive, because stacks can be deep.
     """
     waiting = [(0, root)]
     while waiting:
@@ -148,7 +148,9 @@ def frame_box(frame: Frame, depth: int, x: float, width: float, largest_increase
 
 
 def colour_classes(frame: Frame, largest_increase: float) -> str:
-    """The CSS classes of a frame's colour: "up" or "down" with a number from 1 to 4, or "same"; also "new" or "gone"."""
+    """The CSS classes of a frame's colour: "up" or "down" with a number from 1 to 4, or "same"; and "new" or "gone" if
+    only one build has the frame.
+    """
     state = " gone" if not frame.culprit_cost else " new" if not frame.parent_cost else ""
     share = frame.own_increase / largest_increase
     strength = min(SHADES, round(abs(share) ** 0.5 * SHADES))

@@ -63,7 +63,7 @@ class PageHunk:
     scope: str
     lines: list[DiffLine] = field(default_factory=list)
     anchor: str = ""  # target of links in the page
-    is_marked: bool = False  # whether it changes a named function or part
+    is_marked: bool = False  # whether the hunk changes a named function or part
 
 
 @dataclass(slots=True)
@@ -102,9 +102,8 @@ def search_sections(report: HuntReport) -> Iterator[Section]:
     )
     size, settings = count(report.summary.candidates, "candidate"), report.settings
     ends = f"{size}, oldest first: {settings.good} to {settings.bad}"
-    yield Section(
-        "The range", (Figure(partial(search_drawing, tested, report.decisions), above, RANGE, x_title=ends),), "range"
-    )
+    figure = Figure(partial(search_drawing, tested, report.decisions), above, RANGE, x_title=ends)
+    yield Section("The range", (figure,), "range")
 
 
 def drawn_change_sections(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator[Section]:
@@ -139,12 +138,13 @@ def drawn_change_sections(report: HuntReport, diff_of: DiffOf, position: int) ->
 
 
 def possible_parts_sections(report: HuntReport, diff_of: DiffOf) -> Iterator[Section]:
-    """The section with the diff if a `bisect narrow` names no single part; the parts that may be slow are marked."""
+    """The section with the diff if `bisect narrow` names no single part of the commit (such as a hunk); the parts that
+    may be slow are marked.
+    """
     settings = report.settings
     if report.named_diff_parts and not report.changes:
-        files, note = marked_diff(
-            (settings.good_commit, settings.bad_commit), "case-1", diff_of, (), report.named_diff_parts
-        )
+        commits = (settings.good_commit, settings.bad_commit)
+        files, note = marked_diff(commits, "case-1", diff_of, (), report.named_diff_parts)
         yield Section("The change", (Figure(partial(pages.rendered_macro, "diff", files), note),), "case-1-change")
 
 
@@ -153,14 +153,8 @@ def linked_function_tables(explanation: Explanation, files: Sequence[ChangedFile
     functions.
     """
     for above, measured in titled_function_rows(explanation):
-        notable = [
-            function
-            for function in measured
-            if abs(function.part) >= SMALL or function.has_changed_code or function.partner
-        ]
-        rows = [
-            linked_function_row(function, files, explanation.changed) for function in (notable or measured)[:LISTED]
-        ]
+        notable = [row for row in measured if abs(row.part) >= SMALL or row.has_changed_code or row.partner]
+        rows = [linked_function_row(row, files, explanation.changed) for row in (notable or measured)[:LISTED]]
         yield Table(("function", *COSTS), tuple(rows), COSTS, (above,), "functions")
 
 
@@ -180,27 +174,25 @@ def linked_function_row(function: FunctionRow, files: Sequence[ChangedFile], cha
 
 
 def explaining_functions(function: FunctionRow) -> tuple[str, ...]:
-    """The changed functions that explain a function's cost: itself, or changed functions that it inlines or calls."""
+    """The changed functions that explain a function's cost: the function itself, or changed functions that are inlined
+    into it or that it calls.
+    """
     return (function.function,) if function.changed else (*function.inlined, function.below_changed)
 
 
 def changed_function_names(explanation: Explanation) -> tuple[str, ...]:
     """The functions that the commit changes, in the order of the tables; measured functions come first."""
-    measured = (
-        name
-        for _, rows in titled_function_rows(explanation)
-        for function in rows
-        for name in explaining_functions(function)
-        if name
-    )
+    titled = titled_function_rows(explanation)
+    measured = (name for _, rows in titled for row in rows for name in explaining_functions(row) if name)
     return tuple(dict.fromkeys((*measured, *explanation.changed)))
 
 
 def run_sections(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Section]:
-    """The section with the runs of a commit and its parents in the order of time; no section unless both sides have
-    runs.
+    """The section with the runs of a commit and its parents in order of time; no section if the commit or its parents
+    have no runs.
 
-    Shows timed runs if both sides have timed runs, otherwise runs that were counted exactly.
+    The section shows timed runs if the commit and its parents have timed runs, otherwise runs whose instructions were
+    counted exactly.
     """
     metric = report.settings.metric
     sides = {"parent": [parent.sha for parent in change.parents], "culprit": [change.commit.sha]}
@@ -250,7 +242,8 @@ def marked_diff(
     """The files of the diff of ``commits``, which are a parent and a commit, marked files first; and a note about
     omitted files, or "".
 
-    Hunks that change one of ``functions`` are marked; if ``parts`` are given, only hunks of these parts are marked.
+    Hunks that change one of ``functions`` are marked; if ``parts`` (pieces of the diff) are given, only hunks of these
+    parts are marked.
     """
     if not commits:
         return (), ""

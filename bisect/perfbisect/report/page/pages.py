@@ -1,12 +1,12 @@
-"""HTML pages of sessions, lists of sessions, and the start page; each page is one file that includes its style and
-script.
+"""Renders HTML pages: pages of sessions, lists of sessions, and the start page. Each page is a single file, which
+contains its style sheet and script.
 
-The start page of `bisect serve` fits on one screen: running sessions, the culprits of the last weeks, the speed lines
-of watched branches.
+The start page of `bisect serve` fits on one screen. It shows running sessions, the culprits of the last weeks, and line
+charts of the speed of watched branches.
 
-Values in templates are first made safe to show, and then escaped: control characters and characters that reorder text
-are written as escapes, and passwords in URLs are masked. The content security policy in a page's head lets a browser
-run the script and use the style with the given hashes, and load nothing.
+Values that are put into templates are first made safe (control characters and characters that reorder text are written
+as escapes, and passwords in URLs are masked), and then escaped for HTML. The content security policy in a page's head
+allows the browser only to use the script and the style sheet with the given hashes, and to load nothing.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ CellOf = Callable[[SessionSummary], Cell]
 
 
 def session_page(document: Document, index_address: str = "") -> str:
-    """The HTML page of a session; ``index_address`` is the address of the page that lists all sessions, or ""."""
+    """The HTML page of a session; ``index_address`` is the address of the list of sessions, "" if there is no list."""
     return rendered_template("document.html", index_address, document=document)
 
 
@@ -61,7 +61,7 @@ def index_page(sessions: Iterable[SessionSummary], id_cell: CellOf, parent_addre
 
 
 def session_table(sessions: Iterable[SessionSummary], id_cell: CellOf) -> Table:
-    """The table of hunts and trials; the result of a running hunt is its most probable culprit so far."""
+    """The table of hunts and trials. For a running hunt, the column of results has the most probable culprit so far."""
     rows = []
     for entry in sessions:
         if entry.kind == "hunt":
@@ -71,15 +71,8 @@ def session_table(sessions: Iterable[SessionSummary], id_cell: CellOf) -> Table:
             texts = ("hunt", entry.builder, *entry.workloads, entry.range_or_builds, result, chance(sure), ratio)
         else:
             names = one_or_count(entry.workloads)
-            texts = (
-                TrialType(entry.kind).trial_noun,
-                entry.builder,
-                names,
-                entry.range_or_builds,
-                entry.state,
-                MISSING,
-                MISSING,
-            )
+            noun = TrialType(entry.kind).trial_noun
+            texts = noun, entry.builder, names, entry.range_or_builds, entry.state, MISSING, MISSING
         rows.append(Row((id_cell(entry), *row(moment(entry.started), *texts, str(entry.runs), entry.host).cells)))
     head = ("id", "when", "kind", "builder", "workload", "range or builds", "result", "prob.", "ratio", "runs", "host")
     return Table(head, tuple(rows), ("prob.", "ratio", "runs"), kind="listing")
@@ -87,7 +80,8 @@ def session_table(sessions: Iterable[SessionSummary], id_cell: CellOf) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class WatchedLine:
-    """The speed line of a branch or a series: ratios to its first point, oldest first; None is a gap."""
+    """The data of a line chart of the speed of a branch or a series: ratios to the first point, oldest first. None is a
+    gap in the line."""
 
     title: str
     ratios: tuple[float | None, ...]
@@ -96,11 +90,11 @@ class WatchedLine:
 
     @property
     def latest_ratio(self) -> str:
-        """The last ratio as text."""
+        """The latest ratio as text."""
         return next((factor(ratio) for ratio in reversed(self.ratios) if ratio is not None), MISSING)
 
     def draw(self) -> Markup:
-        """The chart of the latest points, with a vertical line before each step."""
+        """The chart of the latest points, with a vertical line where the speed changed."""
         points = self.ratios[-LATEST:]
         first, wide = len(self.ratios) - len(points), max(1, len(points) - 1)
         measured = [(index, ratio) for index, ratio in enumerate(points) if ratio]
@@ -117,8 +111,8 @@ class WatchedLine:
 
 
 def watched_lines(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
-    """The speed lines of a series of releases, or of a branch over its nights, oldest first; ``link`` is the address of
-    the page of the last trial.
+    """The line charts of a series of releases, or of a branch, from the trials of successive nights, oldest first.
+    ``link`` is the address of the page of the last trial.
     """
     request = trials[-1].request
     if text := request.branch:
@@ -127,16 +121,14 @@ def watched_lines(trials: Sequence[SessionState], link: str) -> list[WatchedLine
     else:
         lines, text = speed_lines(trials[-1]), requested_series(trials[-1]).text
     steps = (tuple((step.after, makes_worse(step, request.metric)) for step in line.steps) for line in lines)
-    return [
-        WatchedLine(f"{line.work}, {text}", line.ratios, of_line, link)
-        for line, of_line in zip(lines, steps, strict=True)
-    ]
+    pairs = zip(lines, steps, strict=True)
+    return [WatchedLine(f"{line.work}, {text}", line.ratios, of_line, link) for line, of_line in pairs]
 
 
 def dashboard_page(
     sessions: Iterable[SessionSummary], lines: Sequence[WatchedLine], id_cell: CellOf, now: float
 ) -> str:
-    """The HTML of the start page; ``now`` is in seconds since the epoch."""
+    """The HTML of the start page. ``now`` is the present time in seconds since 1970."""
     every = sorted(sessions, key=lambda session: session.started, reverse=True)
     running = [session for session in every if session.state == "running"]
     ended = [session for session in every if session.state in NAMED]
@@ -155,7 +147,7 @@ def dashboard_page(
 
 
 def culprit_table(hunts: Sequence[SessionSummary], id_cell: CellOf) -> Table:
-    """The table of culprits: for each hunt, the first commit that its verdict names."""
+    """The table of culprits. For each hunt, the table has the first commit that the verdict names."""
     rows = []
     for hunt in hunts:
         effect = MISSING if hunt.ratio is None else f"{hunt.metric}: {change(hunt.ratio)}"
@@ -168,8 +160,8 @@ def culprit_table(hunts: Sequence[SessionSummary], id_cell: CellOf) -> Table:
 
 
 def plots_of_table(table: Table) -> tuple[int, Markup, list[Markup]]:
-    """The plots of a table: the index of the column before which the plots are shown (-1: no plots), the drawing of the
-    axis, and the plot of each row.
+    """Three values: the index of the column before which the plots of a table are shown (-1: no plots), the drawing of
+    the axis, and the plot of each row.
     """
     column = PLOTTED_AT.get(table.kind, -1)
     if not table.plot_title:
@@ -183,8 +175,8 @@ def plots_of_table(table: Table) -> tuple[int, Markup, list[Markup]]:
 
 
 def cost_drawing(parent: float, culprit: float, largest: float) -> Markup:
-    """The bar that shows a function's cost: the part common to both builds, then the excess of the costlier build; a
-    cost of ``largest`` fills the width.
+    """The bar that shows a function's cost: first the smaller of the two builds' costs, then the excess of the larger
+    cost. A cost of ``largest`` fills the width.
     """
     low, high = sorted((max(parent, 0.0), max(culprit, 0.0)))
     text = f"{figure(parent)} in the parent, {figure(culprit)} in the culprit"
@@ -194,8 +186,8 @@ def cost_drawing(parent: float, culprit: float, largest: float) -> Markup:
 
 
 def with_code_spans(text: str) -> Markup:
-    """A sentence in which names between backticks are marked up as code; the sentence has no markup if a backtick has
-    no partner.
+    """The text as HTML, in which words between backticks are marked up as code. If a backtick has no closing backtick,
+    nothing is marked up.
     """
     parts = safe(text).split("`")
     if len(parts) % 2 == 0:
@@ -215,13 +207,13 @@ def rendered_template(template: str, index: str = "", **values: object) -> str:
 
 
 def rendered_macro(name: str, value: object) -> Markup:
-    """The HTML of the macro ``name`` of ``parts.html``."""
+    """The HTML that the Jinja macro ``name`` of ``parts.html`` makes of ``value``."""
     return Markup(getattr(template_environment().get_template("parts.html").module, name)(value))
 
 
 @cache
 def template_environment() -> Environment:
-    """The Jinja environment of the page templates: the folder of templates, the escaping and the filters."""
+    """The Jinja environment for the page templates, with the folder of the templates, escaping, and the filters."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

@@ -1,7 +1,7 @@
-"""Elements of SVG and HTML as escaped text, and the scales of charts.
+"""Writes elements of SVG and HTML as escaped text, and computes the scales of charts.
 
-Horizontal positions are in percent and vertical positions in pixels, so that a chart fits the screens of computers and
-phones, and paper. Colours are given as CSS classes; the style sheet defines them for light and for dark mode.
+Horizontal positions are in percent and vertical positions are in pixels, so that a chart fits wide screens, phones and
+paper. Colours are given as CSS classes; the style sheet defines them for light and for dark mode.
 """
 
 import math
@@ -18,10 +18,10 @@ Attribute = str | float | None
 
 
 def element(name: str, *content: str, **attributes: Attribute) -> Markup:
-    """The text of an element; content that is not Markup is escaped.
+    """The text of an SVG or HTML element. ``content`` is escaped, except if it is Markup.
 
-    The attribute ``class_`` is written as class. In the names of other attributes, ``_`` is written as a hyphen.
-    Attributes with the value None are omitted.
+    The attribute ``class_`` is written as ``class``. In the names of the other attributes, ``_`` is replaced by a
+    hyphen. Attributes with the value None are omitted.
     """
     pairs = Markup("").join(
         Markup(' {}="{}"').format(Markup(key.rstrip("_").replace("_", "-")), escaped_value(value))
@@ -32,7 +32,8 @@ def element(name: str, *content: str, **attributes: Attribute) -> Markup:
 
 
 def escaped_value(value: object) -> Markup:
-    """A value as Markup. Text is first made safe to show (wording.text.safe) and then escaped; Markup is unchanged."""
+    """A value as Markup. Text is made safe to print (``wording.text.safe``), and then escaped; Markup is returned
+    unchanged."""
     if isinstance(value, Markup):
         return value
     return escape(coordinate(value) if isinstance(value, float) else safe(str(value)))
@@ -44,32 +45,32 @@ def concatenated(parts: Iterable[Markup]) -> Markup:
 
 
 def coordinate(value: float) -> str:
-    """A coordinate with at most two decimals, such as 12.5 or 3; 0 for a value that is not finite."""
+    """A coordinate as text with at most two decimals, such as 12.5 or 3; 0 if ``value`` is not finite."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if math.isfinite(value) else "0"
 
 
 def percent(fraction: float) -> str:
-    """A fraction of the width in percent: 12.5%."""
+    """A fraction of the width as a percentage, such as 12.5%."""
     return f"{coordinate(100 * fraction)}%"
 
 
 def horizontal_line(start: float, end: float, y: float, class_: str) -> Markup:
-    """A horizontal line; ``start`` and ``end`` are fractions of the width."""
+    """A horizontal line from ``start`` to ``end``, which are fractions of the chart's width."""
     return element("line", x1=percent(start), x2=percent(end), y1=y, y2=y, class_=class_)
 
 
 def vertical_line(x: float, height: float, class_: str, *title: Markup) -> Markup:
-    """A vertical line; ``x`` is a fraction of the width."""
+    """A vertical line at ``x``, which is a fraction of the chart's width."""
     return element("line", *title, x1=percent(x), x2=percent(x), y1=0.0, y2=height, class_=class_)
 
 
 def rectangle(x: float, width: float, y: float, height: float, class_: str, *title: Markup) -> Markup:
-    """A rectangle; ``x`` and ``width`` are fractions of the width."""
+    """A rectangle; ``x`` and ``width`` are fractions of the chart's width."""
     return element("rect", *title, x=percent(x), width=percent(width), y=y, height=height, class_=class_)
 
 
 def circle(x: float, y: float, radius: float, class_: str | None = None, *title: Markup) -> Markup:
-    """A circle; ``x`` is a fraction of the width."""
+    """A circle with its centre at ``x``, which is a fraction of the chart's width."""
     return element("circle", *title, cx=percent(x), cy=y, r=radius, class_=class_)
 
 
@@ -82,15 +83,14 @@ def chart(height: float, label: str, *content: Markup, class_: str = "") -> Mark
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps a value to a fraction of the width or height."""
+    """Maps a value to a fraction of the chart's width or height."""
 
     low: float
     high: float
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """The position of ``value`` on the scale as a fraction from 0 to 1; values outside of the scale are moved to
-        its edge."""
+        """The position of ``value`` on the scale, from 0 to 1; a value outside of the scale is moved to the nearer end."""
         if self.logarithmic:
             low, high, value = math.log(self.low), math.log(self.high), math.log(max(value, self.low))
         else:
@@ -110,21 +110,21 @@ class Scale:
 
 
 def log_ticks(low: float, high: float, digits: Sequence[int]) -> list[float]:
-    """The numbers between ``low`` and ``high`` that are a power of ten times one of ``digits``."""
+    """The numbers between ``low`` and ``high`` that are the product of a power of ten and one of ``digits``."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [value for power in exponents for digit in digits if low <= (value := digit * 10.0**power) <= high]
 
 
 def linear_scale(values: Sequence[float], margin: float = 0.08) -> Scale:
-    """A linear scale of ``values``. At either end, an empty margin of ``margin`` (a fraction of the range of the
-    values) is added."""
+    """A linear scale that contains ``values``, and at each end a margin: the fraction ``margin`` of the range of the
+    values."""
     low, high = min(values), max(values)
     room = (high - low) * margin or abs(high) * margin or 1.0
     return Scale(max(0.0, low - room) if low >= 0 else low - room, high + room)
 
 
 def tick_label(value: float) -> str:
-    """The label of a tick: 1.05, 20,000, 0.5."""
+    """The label of a tick, such as 1.05, 20,000 or 0.5."""
     if abs(value) >= 1e7 or 0 < abs(value) < 1e-3:
         return f"{value:.3g}"
     return f"{value:,.4f}".rstrip("0").rstrip(".") if abs(value) < 100 else f"{value:,.0f}"
@@ -134,7 +134,7 @@ NARROWEST_LINE = 0.04  # smallest range of the value axis of a series' line, in 
 
 
 def line_scale_ends(ratios: Sequence[float]) -> tuple[float, float]:
-    """The two ends of the value scale for the line of a series."""
+    """The lowest and the highest value of the vertical axis for the line of a series."""
     low, high = min(ratios), max(ratios)
     room = max(0.0, NARROWEST_LINE - math.log(high / low)) / 2
     return low * math.exp(-room), high * math.exp(room)
@@ -146,10 +146,9 @@ NARROWEST = 0.01  # smallest range of a value axis, in logarithms
 
 
 def log_ratio_scale(intervals: Iterable[Interval]) -> Scale:
-    """A logarithmic scale that includes 1 and all known ends of ``intervals``, up to the factor WIDEST."""
-    ends = [
-        end for estimate in intervals for end in (estimate.low, estimate.middle, estimate.high) if 0 < end < math.inf
-    ]
+    """A logarithmic scale that contains 1 and all known ends of ``intervals``, but no ratios above WIDEST or below 1 /
+    WIDEST."""
+    ends = [end for span in intervals for end in (span.low, span.middle, span.high) if 0 < end < math.inf]
     logs = [0.0, *(max(-math.log(WIDEST), min(math.log(WIDEST), math.log(end))) for end in ends)]
     low, high = min(logs), max(logs)
     room = max(0.08 * (high - low), NARROWEST / 2)
@@ -157,7 +156,7 @@ def log_ratio_scale(intervals: Iterable[Interval]) -> Scale:
 
 
 def axis_drawing(scale: Scale, label: str) -> Markup:
-    """The drawing of a scale: its ticks with their values."""
+    """The drawing of a scale: the values of its ticks."""
     ticks = [
         element("text", tick_label(tick), x=percent(scale(tick)), y=14.0, class_="tick") for tick in scale.ticks(4)
     ]
@@ -168,8 +167,8 @@ def interval_drawing(estimate: Interval | None, scale: Scale, colour_class: str 
     """The drawing of an interval: a line from end to end, and a dot at the middle value. ``colour_class`` sets the
     colour of the line and the dot.
 
-    If an end of the interval is unknown, the line is drawn to the edge of the chart, and the drawing has no dot. None
-    is an empty drawing.
+    If an end of the interval is unknown, the line is drawn to the edge of the chart, without a dot. If ``estimate`` is
+    None, neither line nor dot is drawn.
     """
     middle = ROW / 2
     grid = [vertical_line(scale(tick), ROW, "grid") for tick in scale.ticks(4)]
@@ -181,6 +180,5 @@ def interval_drawing(estimate: Interval | None, scale: Scale, colour_class: str 
     if not estimate.only_known_side:
         marks.append(circle(scale(estimate.middle), middle, 4.5, "dot"))
     text = ratio(estimate)
-    return chart(
-        ROW, text, *grid, line_at_one, element("g", element("title", text), *marks, class_=colour_class or None)
-    )
+    group = element("g", element("title", text), *marks, class_=colour_class or None)
+    return chart(ROW, text, *grid, line_at_one, group)
