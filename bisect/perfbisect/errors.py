@@ -1,8 +1,8 @@
-"""Every error that is reported to the user: one sentence, advice, and the exit status.
+"""The exceptions for all errors that perfbisect reports to the user. Each has a sentence, advice, and an exit status.
 
 Exit statuses of `bisect run`: 0 culprit named, 1 not reproduced or nothing to find, 2 inconclusive, 3 usage or
-configuration error, 4 environment failure, 130 interrupted (resumable). An OSError that is not reported as one of these
-errors also ends with 4. Any other exception is a bug of perfbisect and ends with 70.
+configuration error, 4 environment failure, 130 interrupted (resumable). An OSError that reaches the top of the program
+also gives the exit status 4. Any other exception is a bug of perfbisect, and gives the exit status 70.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ INTERRUPTED = 130
 class PerfBisectError(Exception):
     """An error with a sentence for the user (``str(error)``), ``advice`` on what the user can do, and an exit status.
 
-    The passwords of URLs are masked in the sentence and in the advice, because both are stored in the history.
-    ``option`` is the name, without "--", of the option of `bisect run` that alone caused the error.
+    The passwords of URLs are masked in the sentence and in the advice, because both are stored in the history. If
+    exactly one option of `bisect run` caused the error, ``option`` is the name of this option, without "--".
     """
 
     exit_status = ENVIRONMENT
@@ -37,7 +37,7 @@ class UsageError(PerfBisectError):
 
 
 class EndsSwapped(UsageError):
-    """Bad is an ancestor of good."""
+    """Raised because bad is an ancestor of good: the user has probably swapped the two revisions."""
 
 
 class RecipeError(UsageError):
@@ -50,26 +50,28 @@ class RunsNotComparable(UsageError):
 
 
 class EnvironmentFailure(PerfBisectError):
-    """The machine cannot do the work: a tool is missing, the disk is full, perf is not permitted."""
+    """Raised because a machine cannot do the work, for example because a tool is missing, the disk is full, or perf is
+    not permitted."""
 
 
 class RangeEndFailed(EnvironmentFailure):
-    """Good or bad cannot be built or measured, so they cannot be compared."""
+    """Raised because good or bad cannot be built or measured, so that good and bad cannot be compared."""
 
 
 class MetricPatternUnmatched(RangeEndFailed):
-    """The pattern of the metric does not match the output of an end of the range. A repetition of the run would not
-    help."""
+    """Raised because the user's pattern for the metric (--rate or --cost) does not match the output of good or bad. A
+    repetition of the run would not help."""
 
     exit_status = USAGE
 
 
 class NoMetricValues(EnvironmentFailure):
-    """The runs of a workload have no value for the metric."""
+    """Raised because no run of a workload has a value of the metric."""
 
 
 def as_perfbisect_error(error: "PerfBisectError | OSError") -> PerfBisectError:
-    """The PerfBisectError for an OSError; a PerfBisectError is returned unchanged."""
+    """``error`` as a PerfBisectError: an OSError is converted to an EnvironmentFailure, and a PerfBisectError is
+    returned unchanged."""
     if isinstance(error, PerfBisectError):
         return error
     reason = error.strerror or str(error)
@@ -79,8 +81,8 @@ def as_perfbisect_error(error: "PerfBisectError | OSError") -> PerfBisectError:
 
 
 class StdoutClosed(PerfBisectError):
-    """The reader of standard output has ended, as with `| head`. A command that only prints has not failed in this
-    case, so the exit status is 0."""
+    """Raised because the process that reads standard output has ended, as with `bisect show | head`. A command that
+    only prints has not failed in this case, so the exit status is 0."""
 
     exit_status = 0
 
@@ -89,11 +91,12 @@ class StdoutClosed(PerfBisectError):
 
 
 class InstructionsNotCounted(EnvironmentFailure):
-    """A run has ended, but its instructions were not counted."""
+    """Raised because a run has ended without a count of instructions."""
 
 
 class CommandFailed(EnvironmentFailure):
-    """A command on a host ended with a status other than 0; ``output`` is the text that the command printed."""
+    """Raised because a command on a host ended with an exit status other than 0; ``output`` is the text that the
+    command printed."""
 
     def __init__(self, sentence: str, advice: str = "", *, status: int, output: str = "") -> None:
         super().__init__(sentence, advice)
@@ -101,26 +104,27 @@ class CommandFailed(EnvironmentFailure):
 
 
 class TooMuchOutput(EnvironmentFailure):
-    """A command was ended because its output was too long. The output is incomplete."""
+    """Raised because a command printed too much and was therefore killed. The output is incomplete."""
 
 
 class Interrupted(PerfBisectError):
-    """The user has interrupted the work, or has closed the terminal. The work can be resumed later."""
+    """Raised because the user has pressed Ctrl-C or closed the terminal. The work can be resumed later."""
 
     exit_status = INTERRUPTED
 
 
 class Cancelled(BaseException):
-    """The work of a thread was cancelled. This exception is no ``Exception``, so that code that handles failures does
-    not catch it, just as it does not catch KeyboardInterrupt."""
+    """Raised in a thread whose work is cancelled. The class is not derived from ``Exception``, so that code that
+    handles failures does not catch the cancellation."""
 
 
 class ConnectionLost(EnvironmentFailure):
-    """The connection to a host was lost, so it is unknown whether the command still runs."""
+    """Raised because the connection to a host was lost, so that it is unknown whether the command on the host still
+    runs."""
 
 
 class HostUnreachable(EnvironmentFailure):
-    """A host cannot be reached. Other hosts do the work of the unreachable host until ``is_back()`` returns true."""
+    """Raised because a host cannot be reached. Other hosts do its work until ``is_back()`` returns true."""
 
     def __init__(self, connection_lost: ConnectionLost, is_back: Callable[[], bool]) -> None:
         super().__init__(str(connection_lost), connection_lost.advice)
@@ -128,27 +132,29 @@ class HostUnreachable(EnvironmentFailure):
 
 
 class JobLost(EnvironmentFailure):
-    """A job ended without an exit status, for instance because its host was restarted. The job must be started
-    again."""
+    """Raised because a job (a process that perfbisect started on a host) ended without an exit status, for instance
+    because the host was restarted. The job must be started again."""
 
 
 class RunLost(JobLost):
-    """The result of a run is unknown because of the host, not of the candidate. The run must be repeated."""
+    """Raised because the result of a run is unknown, for a reason that lies with the host, not with the candidate. The
+    run must be repeated."""
 
 
 class HostClockChanged(RunLost):
-    """The host's clock was set during a run, whose duration is therefore unknown."""
+    """Raised because the host's clock was set during a run, so that the duration of the run is unknown."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, "Set no clock during a hunt. `timedatectl` shows which service sets the clock.")
 
 
 class DatasetDamaged(EnvironmentFailure):
-    """Loaded data, or a copy of the data, has changed since loading. The dataset must be loaded again."""
+    """Raised because a dataset, or a copy of the dataset, was changed by something other than its workload. The dataset
+    must be loaded again."""
 
 
 class BuildFilesChanged(EnvironmentFailure):
-    """Files of a finished build have changed since the build ended. The build of the commit must be made again."""
+    """Raised because files of a finished build have changed since the build ended. The commit must be built again."""
 
     def __init__(self, host: str, key: str, paths: str) -> None:
         named = ", ".join(paths.split("\n")[:-1])
@@ -157,20 +163,19 @@ class BuildFilesChanged(EnvironmentFailure):
 
 
 class BuildFailed(PerfBisectError):
-    """A candidate cannot be checked out, configured, compiled or installed.
-
-    The hunt skips the candidate. The cause is the commit, not a mistake of the user.
+    """Raised because a candidate cannot be checked out, configured, compiled or installed. The cause is the commit, so
+    the hunt skips the candidate.
     """
 
     def __init__(self, sentence: str, *, stage: str, log: str, hint: str = "", errors: tuple[str, ...] = ()) -> None:
-        """``errors`` are the lines in the build's output that report errors, if there are several such lines."""
+        """``errors`` are the lines of the build's output that report errors; empty if there is only one such line."""
         super().__init__(sentence, f"{hint} See {log}.".lstrip())
         self.stage, self.log, self.errors = stage, log, errors
 
 
 class RunFailed(PerfBisectError):
-    """A build of a candidate does not start, crashes, or fails in its workload. The hunt skips the candidate or repeats
-    the run."""
+    """Raised because the build of a candidate does not start, crashes, or fails in the workload. The hunt repeats the
+    run, or skips the candidate."""
 
     def __init__(self, sentence: str, *, stage: str, log: str) -> None:
         super().__init__(sentence, f"See {log}.")
@@ -178,8 +183,8 @@ class RunFailed(PerfBisectError):
 
 
 class MetricNotPrinted(RunFailed):
-    """A run succeeded, but the pattern of the metric does not match its output; ``last_lines`` are the last lines of
-    the output."""
+    """Raised because a run succeeded, but the pattern for the metric does not match its output; ``last_lines`` are the
+    last lines of the output."""
 
     def __init__(self, sentence: str, *, stage: str, log: str, last_lines: str) -> None:
         super().__init__(sentence, stage=stage, log=log)
@@ -187,4 +192,4 @@ class MetricNotPrinted(RunFailed):
 
 
 class NoPerfSamples(RunFailed):
-    """A run succeeded, but perf took no samples of the run."""
+    """Raised because a run succeeded, but perf took no samples."""

@@ -8,7 +8,7 @@ from perfbisect.errors import EnvironmentFailure
 
 
 def config_folder() -> Path:
-    """The folder with the user's recipes and hosts.toml. Raises EnvironmentFailure when the home folder is unknown."""
+    """The folder with the user's recipes and hosts.toml. Raises EnvironmentFailure if the home folder is unknown."""
     return _folder("config")
 
 

@@ -236,7 +236,7 @@ def test_replay_decides_a_hunt_again(script: Script, stored: Stored) -> None:
     commits = [script(f"echo {number}") for number in range(5)]
     hunt = str(stored(commits, [100, 100, 100, 70, 70]))
     said = printed("replay", hunt)
-    assert said.splitlines()[0].split(maxsplit=2) == ["0", "runs", "comparison of good and bad"]
+    assert said.splitlines()[0].split(maxsplit=3) == ["after", "0", "runs:", "comparison of good and bad"]
     assert f"most probable: {commits[3][:10]} with " in said
     assert f"The culprit is {commits[3][:10]} (2020-01-02, “change”)" in said
     assert printed("replay", hunt, "--max-runs", "2", status=2).splitlines()[1].split()[-1] == "verdict"

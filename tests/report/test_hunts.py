@@ -260,8 +260,8 @@ def test_report_names_the_longest_phases_of_builds(history: History) -> None:
             history.append(hunt, event, sample.BEGAN)
     story = read_hunt_report(history, hunt)
     assert cost_sentences(story).texts == (
-        "Cost: 2 builds in 9 min 20 s, 61 % of it compiling (ccache 90 %), 0 runs in 0.0 s; 0.0 s in all.",
-        "Phases of these builds: compiling 5 min 40 s, other work 3 min 30 s, checking out 9.5 s.",
+        "Cost: 2 builds in 9 min 20 s, of which 61 % compiling (ccache 90 %), 0 runs in 0.0 s; 0.0 s in all.",
+        "Time of these builds by phase: compiling 5 min 40 s, checking out 9.5 s, the rest 3 min 30 s.",
     )
     told = hunt_object(story)
     assert [sum(each["phases"].values()) for each in (told["costs"], *told["candidates"])] == [560.0, 280.0, 280.0]

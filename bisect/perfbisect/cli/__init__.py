@@ -1,1 +1,1 @@
-"""The command line: parses arguments, prints, and sets the exit status."""
+"""The command line of `bisect`: parses arguments, prints results, and sets the exit status."""

@@ -1,10 +1,10 @@
-"""Decides who may read the served pages: users in a password file, by HTTP's Basic scheme; and users who send the token
-of a token file, as Bearer.
+"""Decides who may read the pages that `bisect serve` serves: users in a password file, who log in by HTTP's Basic
+scheme, and users who send the token of a token file by the Bearer scheme.
 
 Without a password file and a token file, only this machine may read the pages. A line of a password file is
-``NAME:HASH``, with a hash of bcrypt, as ``htpasswd -B`` writes it. Neither the password file nor the token file may be
-readable by other users. The password file and the token file are read again for each request, so that a user whose line
-is removed is refused at once.
+``NAME:HASH``, where HASH is a bcrypt hash, as ``htpasswd -B`` writes. Neither the password file nor the token file may
+be readable by other users. Both files are read again for each request, so that a user whose line is removed is refused
+immediately.
 """
 
 import hashlib
@@ -40,13 +40,13 @@ UNKNOWN = "This server requires a login.\n"
 
 
 def matches_hash(password: bytes, password_hash: str) -> bool:
-    """Whether a password has this bcrypt hash."""
+    """Whether ``password_hash`` is a bcrypt hash of ``password``."""
     return len(password) <= LONGEST_PASSWORD and bcrypt.checkpw(password, password_hash.encode())
 
 
 @dataclass(eq=False)
 class LoginGuard:
-    """Answers the requests that are not admitted, so that they do not reach the server."""
+    """Checks each request before the server gets the request, and answers requests that are refused."""
 
     password_file: Path | None
     token_file: Path | None
@@ -55,10 +55,8 @@ class LoginGuard:
     turn: threading.Lock = field(default_factory=threading.Lock)  # one hash is computed at a time
 
     def has_login(self) -> bool:
-        """Whether there is a login.
-
-        Raises UsageError for a password file or token file that is missing, has a mistake, or can be read by other
-        users.
+        """Whether a password file or a token file is configured, so that users must log in. Raises UsageError if one of
+        these files is missing, has a mistake, or can be read by other users.
         """
         if self.password_file and not read_passwords(self.password_file):
             text = f"The password file {self.password_file} has no names."
@@ -68,7 +66,8 @@ class LoginGuard:
         return bool(self.password_file or self.token_file)
 
     def refusal(self, host: str, authorization: str) -> Answer | None:
-        """The answer that refuses a request with these headers Host and Authorization; None if the request is admitted."""
+        """The answer that refuses a request, chosen by its headers Host (``host``) and Authorization
+        (``authorization``); None if the request is admitted."""
         if not (self.password_file or self.token_file):
             return None if names_this_machine(host, self.address) else (421, {}, STRANGE)
         if self.is_admitted(authorization):
@@ -77,10 +76,9 @@ class LoginGuard:
         return 401, {"WWW-Authenticate": scheme}, UNKNOWN
 
     def is_admitted(self, authorization: str) -> bool:
-        """Whether the header is right.
-
-        After a wrong header, the function waits for a second, to slow down the guessing of passwords. If the password
-        file or the token file cannot be read, every header is wrong.
+        """Whether the Authorization header of a request has a valid password or token. If the header is wrong, the
+        function waits for a second, to slow down the guessing of passwords. If the password file or the token file
+        cannot be read, no header is valid.
         """
         scheme, _, words = authorization.partition(" ")
         sent = words.strip()
@@ -95,9 +93,8 @@ class LoginGuard:
         return False
 
     def is_known_user(self, credentials: str) -> bool:
-        """Whether a line of the password file has this name and the hash of this password.
-
-        A password that was verified once is not hashed again.
+        """Whether ``credentials`` have a name in the password file and the password of this user. A password that was
+        verified before is not hashed again, because bcrypt is slow.
         """
         if self.password_file is None:
             return False
@@ -119,17 +116,17 @@ class LoginGuard:
         return True
 
     def page_address(self, port: int) -> str:
-        """The address of the pages, for a browser."""
+        """The URL of the pages."""
         return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{port}/"
 
 
 def names_this_machine(host: str, address: str) -> bool:
-    """Whether the header Host names this machine: as localhost, by a loopback address, or by the ``address`` of the
-    option --address.
+    """Whether ``host``, the Host header of a request, names this machine: as localhost, by a loopback address, or by
+    ``address``, the address in the option --address.
 
     A web page of an attacker can make its own host name resolve to 127.0.0.1 (DNS rebinding). A browser on this machine
-    would then let the attacker's page read the pages of perfbisect. But the header Host of such a request has the
-    attacker's host name, so the request can be refused.
+    would then let the attacker's page read the pages of perfbisect. The Host header of such a request has the
+    attacker's host name, so the request can be recognised.
     """
     if not (match := HOST.fullmatch(host)):
         return False
@@ -141,7 +138,7 @@ def names_this_machine(host: str, address: str) -> bool:
 
 
 def read_passwords(path: Path) -> dict[str, str]:
-    """Name → hash, for each line of a password file.
+    """The hash of each user's password, by the name of the user, from a password file.
 
     Raises UsageError with the number of the line if a line is invalid.
     """
@@ -186,7 +183,8 @@ def add_user_command(path: Path) -> str:
 
 
 def add_user(path: Path, name: str, password: str) -> bool:
-    """Write a line into a password file, which is created if it does not exist; returns whether the name is new.
+    """Add a user to a password file, or replace the user's password; the file is created if it does not exist. Returns
+    whether the user is new.
 
     Raises UsageError for an invalid name, and for a password that is too short or too long.
     """
@@ -194,10 +192,8 @@ def add_user(path: Path, name: str, password: str) -> bool:
         text = f"{printable(name)!r} is not a valid name."
         raise UsageError(text, "Use at most 64 letters, digits and the signs . _ @ -")
     if len(password) < SHORTEST[0] or len(password.encode()) > LONGEST_PASSWORD:
-        raise UsageError(
-            "The password is too short or too long.",
-            f"Use at least {SHORTEST[0]} characters and at most {LONGEST_PASSWORD} bytes.",
-        )
+        advice = f"Use at least {SHORTEST[0]} characters and at most {LONGEST_PASSWORD} bytes."
+        raise UsageError("The password is too short or too long.", advice)
     lines = private_text(path).splitlines() if path.exists() else []
     other_lines = [line for line in lines if not line.startswith(f"{name}:")]
     beside = path.with_name(f"{path.name}.{os.getpid()}")

@@ -47,7 +47,7 @@ VERBS: Mapping[str, str] = {
     "prove": "Measure how much speed a revert of the culprit regains.",
     "narrow": "Find the part of the culprit's diff that changed the speed.",
     "history": "List hunts, comparisons, proofs and A/As; export and import them.",
-    "show": "Print the report of a hunt, a comparison, a proof or an A/A.",
+    "show": "Print the report of a hunt, a comparison, a proof or an A/A test.",
     "report": "Write the report of a hunt or comparison, or all reports, as HTML pages.",
     "push": "Send the history to the central history of a team.",
     "query": "Run an SQL query on the history.",
@@ -70,7 +70,7 @@ IN = {  # verb → its module, if their names differ
 
 HABITS = {  # command of git bisect → the command of perfbisect for the same purpose
     "start": "run GOOD BAD", "good": "run GOOD BAD", "bad": "run GOOD BAD", "skip": "run GOOD BAD --skip REV", "next": "resume",
-    "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (nothing must be reset: perfbisect does not change your clone)",
+    "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (perfbisect never changes your clone, so it has no reset)",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The core: functions without side effects that compute orders and verdicts from facts.
+"""The core: functions without side effects that compute the next measurement or the verdict from facts.
 
-Modules of core use no clock, files, processes or network, and import no other package of perfbisect.
+Modules of ``core`` use no clock, files, processes or network, and import no module of perfbisect outside of ``core``.
 """

@@ -154,7 +154,7 @@ LARGEST_DROP = 0.6
 
 @dataclass(frozen=True, slots=True)
 class FeatureCost:
-    """The parameters of a feature: the number of changes of the index between checks, and the bytes that a check reads."""
+    """The parameters of a feature: the number of changes of the index between checks, and the bytes of a check."""
 
     check_interval: int
     check_size: int
@@ -312,7 +312,7 @@ PACE = timedelta(hours=11, minutes=7)  # between two commits
 
 @dataclass(frozen=True, slots=True)
 class DemoAnswer:
-    """The planted commits, which a hunt should find. They are stored outside of the repository, and no hunt reads them."""
+    """The planted commits, which a hunt should find. They are stored outside of the repository; no hunt reads them."""
 
     commit: str  # full hash of the planted commit
     parent: str

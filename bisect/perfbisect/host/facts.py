@@ -285,7 +285,7 @@ def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:
 
 def read_fingerprint(host: Host, answers: FactAnswers) -> HostFacts:
     """The fingerprint of a host (its hardware, system and settings), from the values of ``fingerprint_facts``.
-    Measurements can be compared only if the fingerprint of their hosts is the same."""
+    Measurements can be compared only if their hosts have equal fingerprints."""
     tools = {tool: answers.get(fact) for tool, fact in TOOLS.items()}
     settings = {setting: answers.get(fact) for setting, fact in {**SETTINGS, "disk": file_system_fact(host)}.items()}
     return HostFacts(

@@ -3,16 +3,17 @@ machine on which perfbisect runs) is disconnected.
 
 A job is the folder ``root/jobs/ID`` with
 
-    command   the script, which can be read and run again
-    pid       /proc/PID/stat of its leader, written by the leader when it starts
-    boot      the id of the host's boot at that time
-    stdout    its output, or the beginning and the end of it; see ``perfbisect.host.protocol``
-    stderr
+    command   the shell script of the job, which a user can read, and can run again
+    pid       the text of /proc/PID/stat of the job's leader, which the leader writes when it starts
+    boot      the id of the host's boot when the leader started
+    stdout    the output of the command; of a long output only the beginning and the end (``perfbisect.host.protocol``)
+    stderr    the error output of the command, shortened like stdout
     stdout.kept, stdout.1 …
-              how the process that writes stdout has ended, and the last parts of output above the limit, while the job runs
-    status    the exit status; blank until the job ends, and forever if it was killed from outside; "torn" if the output
-              could not be written
-    alive     locked by the leader while it lives: at most one leader runs, and its end is noticed at once
+              how the process that writes stdout has ended; while the job runs, the last parts of a long output
+    status    the exit status of the command; empty while the job runs, and after another program has killed the job;
+              "torn" if the output could not be written
+    alive     a file that the leader locks while it runs, so that a job has at most one leader, and its end is noticed
+              immediately
 
 The leader is a shell that leads its own session, runs the command under ``timeout`` and writes the status. Therefore a
 time limit ends a job even while the controller is disconnected. A leader is identified by its pid, the clock tick at
@@ -199,8 +200,8 @@ def omitted_output_note(host: Host, job: Job) -> str:
 
 
 def wait_for_status(host: Host, job: Job) -> int:
-    """Wait for the job's end, and return the exit status. The output is not read. Ctrl-C kills the job. Raises JobLost
-    if the job ended without an exit status.
+    """Wait for the job's end, and return the exit status. The job's output is not read. Ctrl-C kills the job. Raises
+    JobLost if the job ended without an exit status.
     """
     try:
         while (ended := _poll(host, job, patience=_PATIENCE)[0]) is None:
@@ -249,10 +250,8 @@ def _status_unless_lost(host: Host, job: Job, ended: int) -> int:
 
 def lost_job_error(host: Host, job: Job) -> JobLost:
     """The error for a job that ended without an exit status."""
-    return JobLost(
-        f"job {job.folder} on host {host.name} ended without an exit status",
-        "The job was killed by another program, or the host was restarted. Run the command again.",
-    )
+    text = f"job {job.folder} on host {host.name} ended without an exit status"
+    return JobLost(text, "The job was killed by another program, or the host was restarted. Run the command again.")
 
 
 def kill(host: Host, job: Job, *, grace_seconds: float = SOON) -> None:

@@ -98,7 +98,7 @@ class LeasedMachine:
             raise LeaseEnded(text, "`bisect resume` leases another machine.")
 
     def renew_now(self) -> None:
-        """Renew the lease immediately, for example if the machine does not answer. Raises LeaseEnded if it has ended."""
+        """Renew the lease immediately, for example if the machine does not answer. May raise LeaseEnded."""
         self.job.renew(self)
         self.raise_if_ended()
 
@@ -146,7 +146,7 @@ def is_leased(name: str) -> bool:
 
 
 class LeaseJobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """The record of a job that was given to a scheduler, or is about to be."""
+    """The record of a job that was given, or will be given, to a scheduler."""
 
     job: str
     kind: str  # name of the leased hosts, such as "slurm:quiet"
@@ -285,10 +285,8 @@ def _acquire(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
                 start_new_session=True,  # so that Ctrl-C in the terminal does not reach it
             )
         except OSError as error:
-            raise EnvironmentFailure(
-                f"{command[0]} does not start on this machine: {error.strerror}",
-                "Correct the command of the lease in hosts.toml.",
-            ) from error
+            text = f"{command[0]} does not start on this machine: {error.strerror}"
+            raise EnvironmentFailure(text, "Correct the command of the lease in hosts.toml.") from error
         job.refused = False  # an interrupted acquire may leave a place in the queue, or a lease
         waited, looked, state = False, 0.0, ""
         try:

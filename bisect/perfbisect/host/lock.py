@@ -8,13 +8,14 @@ ticket read-only and then looks at all tickets again. If two processes make thei
 least one of them sees the other's read-only ticket, and makes its own ticket writable again. So the lock needs neither
 equal clocks nor file locks of the kernel.
 
-The owner of a ticket is a bisect process, which may run on another machine. It touches the ticket once a minute (the
-heartbeat); other processes ignore a ticket that had no heartbeat for ten minutes. A heartbeat sets the modification
-time of the ticket to the uptime of the machine, so that the time without a heartbeat is right even if the clock is set.
-A user may forge the modification time of a ticket, but not the time at which the kernel changed the file's metadata
-(ctime); if the two times disagree, a process that reads the ticket waits for the next heartbeat. A process also ignores
-a ticket if it can see that the owner has ended, because both processes run in the same container since the same boot. A
-session that was disconnected for more than ten minutes stops if another session has taken the lock.
+The owner of a ticket is a bisect process, which may run on another machine. The owner touches the ticket once a minute
+(the heartbeat). Other processes ignore a ticket that had no heartbeat for ten minutes. A heartbeat sets the
+modification time of the ticket to the uptime of the machine, so that the time without a heartbeat is right even if the
+clock is set. A user may forge the modification time of a ticket, but not the time at which the kernel changed the
+file's metadata (ctime); if the two times disagree, a process that reads the ticket waits for the next heartbeat. A
+process also ignores a ticket if it can see that the owner has ended, because both processes run in the same container
+since the same boot. A session that was disconnected for more than ten minutes stops if another session has taken the
+lock.
 """
 
 import atexit
@@ -196,10 +197,8 @@ class HostLock:
         if uptime() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
             self._sign()
         if self.lost:
-            raise EnvironmentFailure(
-                f"host {self.host.name} could not be reached for so long that another session has taken the host",
-                "Run `bisect resume` when the host is free.",
-            )
+            text = f"host {self.host.name} could not be reached for so long that another session has taken the host"
+            raise EnvironmentFailure(text, "Run `bisect resume` when the host is free.")
 
     def check_root(self) -> None:
         """Raise EnvironmentFailure if the root folder was removed while this session held the lock."""
@@ -338,10 +337,8 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = ""
 def _folders() -> tuple[str, ...]:
     folder = os.environ.get(OTHER_FOLDER)
     if folder and not folder.startswith("/"):
-        raise UsageError(
-            f"The variable {OTHER_FOLDER} is not an absolute path: {folder}",
-            "Give the path of a folder that exists on all hosts.",
-        )
+        text = f"The variable {OTHER_FOLDER} is not an absolute path: {folder}"
+        raise UsageError(text, "Give the path of a folder that exists on all hosts.")
     return (folder,) if folder else FOLDERS
 
 

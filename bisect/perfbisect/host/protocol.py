@@ -190,11 +190,8 @@ def check_result(host: str, result: Result, check: bool) -> Result:
         raise disk_full_error(host, last_line(result.stderr))
     if check and not result.ok:
         output = last_line(result.stderr) or last_line(result.stdout) or "the command printed nothing"
-        raise CommandFailed(
-            f"on host {host}, {_shown_command(result.argv)} ended with status {result.status}: {output}",
-            status=result.status,
-            output=result.stdout + result.stderr,
-        )
+        text = f"on host {host}, {_shown_command(result.argv)} ended with status {result.status}: {output}"
+        raise CommandFailed(text, status=result.status, output=result.stdout + result.stderr)
     return result
 
 
@@ -210,10 +207,8 @@ def read_last_bytes(receive: Callable[[int], bytes]) -> bytes:
 
 def disk_full_error(host: str, detail: str) -> EnvironmentFailure:
     """The error for a full disk; ``detail`` is the message of the failing program."""
-    return EnvironmentFailure(
-        f"the disk of host {host} is full: {detail}",
-        f"To free space: bisect gc {host} --keep SIZE. Removed builds and datasets are made again when necessary.",
-    )
+    advice = f"To free space: bisect gc {host} --keep SIZE. Removed builds and datasets are made again when necessary."
+    return EnvironmentFailure(f"the disk of host {host} is full: {detail}", advice)
 
 
 def too_much_output_error(host: str, argv: tuple[str, ...]) -> TooMuchOutput:

@@ -197,10 +197,8 @@ def _claim_root(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosix
         raise _root_refusal(entry, lines)
     if not result.ok:
         printed = last_line(result.stderr) or "the command printed nothing"
-        raise EnvironmentFailure(
-            f"the root folder {entry.root} of host {entry.name} cannot be created: {printed}",
-            "Set another `root` for this host in hosts.toml.",
-        )
+        text = f"the root folder {entry.root} of host {entry.name} cannot be created: {printed}"
+        raise EnvironmentFailure(text, "Set another `root` for this host in hosts.toml.")
     if not lines or not lines[0].startswith("/") or (len(lines) > 1 and not adopt):
         raise EnvironmentFailure(
             f"a start-up file of your shell on host {entry.name} prints {(lines or [''])[0]!r}, which mixes with the output"

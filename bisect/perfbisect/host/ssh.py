@@ -124,10 +124,10 @@ class SshHost(RemoteHost["Connection"]):
 def script_receiver(length: int, mark: str) -> str:
     """A command line for the host: it reads a script of ``length`` bytes from stdin, and runs the script.
 
-    The command line is valid in every login shell that a user may have. Only its length and its mark depend on the
-    script. ``head`` reads exactly ``length`` bytes. No part of a truncated script is executed, because the shell
-    refuses a script without its last brace. If ``head`` is killed, the shell kills itself; otherwise it would run an
-    empty script, and end with the exit status 0.
+    The command line is valid in every login shell that a user may have. Only the values of ``length`` and ``mark``
+    differ between the command lines of different scripts. ``head`` reads exactly ``length`` bytes. No part of a
+    truncated script is executed, because the shell refuses a script without its last brace. If ``head`` is killed, the
+    shell kills itself; otherwise it would run an empty script, and end with the exit status 0.
     """
     receive = f'perfbisect_script=$(head -c {length}) || kill -s KILL $$; eval "$perfbisect_script"'
     return f"exec sh -c '{receive}' {mark}"

@@ -131,7 +131,7 @@ def option_values(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def read_batch_at_end(history: History, number: int) -> Batch:
-    """The batch ``number``. If all hunts of the batch have verdicts, the time at which the batch ended is stored first."""
+    """The batch ``number``. If all hunts of the batch have verdicts, the time of the batch's end is stored first."""
     batch = read_batch(history, number)
     if not batch.ended and all(hunt.status in VERDICTS for hunt in batch.hunts):
         end_batch(history, number, time.time())
@@ -377,8 +377,8 @@ def stop_processes_at_end(tasks: Sequence[Task]) -> Iterator[None]:
 
 
 def sharing_key(folder: str, parts: Sequence[object]) -> str:
-    """A key that is equal for hunts that can share builds: hunts with the same folder, system, clone, ends and
-    variant."""
+    """A key that is equal for hunts that can share builds, because folder, system, clone, ends and variant are the
+    same."""
     return json.dumps([folder, *map(str, parts)])
 
 

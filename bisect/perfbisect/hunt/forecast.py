@@ -1,9 +1,9 @@
 """For `--dry-run`: the probable builds, runs, time and disk space of hunts that have not begun, and the commands that
 the hunts would run for good and bad.
 
-The modules that would run the commands only return them, and no command is run. On the hosts, perfbisect only reads
-facts: memory, cores, compiler, counters of perf, the user and a free port. A checkout and small files, which are needed
-to compose the commands, are made in a temporary folder of this machine. In the printed commands, the path of the host's
+The commands are made by the modules that a hunt uses, but no command is run. On the hosts, perfbisect only reads facts:
+memory, cores, compiler, counters of perf, the user and a free port. A checkout and small files, which are needed to
+compose the commands, are made in a temporary folder of this machine. In the printed commands, the path of the host's
 root folder replaces the path of this temporary folder.
 """
 
@@ -206,7 +206,7 @@ def _archives_and_plans(request: ListingRequest, scratch: LocalHost) -> tuple[Co
 
 
 def _build_groups(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> Iterator[CommandGroup]:
-    """Groups with the submodules of the commit (as comments), with the environment of its build, and with the commands."""
+    """Groups with the commit's submodules (as comments), with the environment of its build, and with the commands."""
     repository, builder = open_repository(Path(request.settings.repository)), request.builder
     listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
     yield CommandGroup(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))

@@ -108,8 +108,8 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
             in_recipe = f"in suite.toml, as `latencies = {{ {name} = '…' }}`"
             option = f"with --{name} or in suite.toml" if metric.from_output else in_recipe
             raise UsageError(
-                f"No pattern finds the metric {name} in the output of workload {workload.name}.",
-                f"Give the pattern {option}; or hunt by another metric.",
+                f"The metric {name} needs a pattern that finds its value in the output of workload {workload.name}.",
+                f"Give the pattern {option}, or choose another metric with --metric.",
             )
     return name
 

@@ -81,8 +81,7 @@ class BuildHostChecks:
         return build_hosts, tuple(warned)
 
     def can_build(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> bool:
-        """Whether ``host`` may make builds: either at any time, or only while its only build host cannot be reached.
-        """
+        """Whether ``host`` may make builds: either at any time, or only while its only build host cannot be reached."""
         if entry.builds_itself or len(build_hosts) != 1:
             return entry.builds_itself
         differences = self._differences(host, (build_hosts[0].host, host))
@@ -108,8 +107,7 @@ class BuildHostChecks:
         return build_host_differences(host.name, sides, native=is_processor_specific(self.builder, variant))
 
     def _mismatch_warnings(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
-        """Warnings about differences between the build hosts of ``host`` that could make their builds differ in speed.
-        """
+        """Warnings about differences between the build hosts of ``host`` that could make their builds differ."""
         makers = [*(build_host.host for build_host in build_hosts), *([host] if entry.builds_itself else [])]
         return warnings_or_refusal(self._differences(host, makers))
 
@@ -337,8 +335,7 @@ def _leased_names(names: Sequence[str], hosts_path: str | Path, with_build_hosts
 def _lease_requests(
     names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, str], purpose: str
 ) -> Iterator[LeaseRequest]:
-    """The requests for the hosts that this process has to lease, in a sequence that is the same in all sessions.
-    """
+    """The requests for the hosts that this process has to lease, in a sequence that is the same in all sessions."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
         lease_name = parse_leased_host_name(name)

@@ -354,7 +354,7 @@ def ambiguous_name_warnings(settings: Settings, revisions: Iterable[str]) -> Ite
 
 
 def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, tuple[str, ...]]:
-    """The range of a hunt from its repository, and the suspected paths that no commit of the range touches."""
+    """The range of a hunt, and those suspected paths that no commit of the range changes."""
     repository = open_repository(Path(settings.repository))
     ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
     span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)

@@ -1,4 +1,4 @@
-"""Finds the benchmarks of a tree: for each benchmark, the program to build and the command that measures it."""
+"""Finds the benchmarks in a source tree: for each benchmark, the program to build and the command to measure."""
 
 import re
 import tomllib
@@ -48,8 +48,8 @@ _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTI
 
 
 def find_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -> tuple[str, list[Benchmark]]:
-    """The first of the build systems ``systems`` for which the ends have common benchmarks, and these benchmarks, most
-    likely benchmark first, each name once.
+    """The first build system of ``systems`` for which good and bad have benchmarks with the same names; and these
+    benchmarks, the most likely benchmark first, each name once.
     """
     for system in systems:
         older = {benchmark.workload.name for benchmark in _likely_benchmarks(system, good)}
@@ -61,7 +61,8 @@ def find_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -
 
 
 def _likely_benchmarks(system: str, tree: SourceTree) -> list[Benchmark]:
-    """The likely benchmarks of a tree; if ``system`` is "", only benchmarks in Python are found."""
+    """The programs of a source tree that are probably benchmarks, for the build system ``system``. If ``system`` is "",
+    only benchmarks in Python are found."""
     if not system:
         return [*_python_benchmarks(tree)] if main_language(tree.paths) == "Python" else []
     candidates = [*_OF_SYSTEM[system](tree)]
@@ -74,7 +75,8 @@ def _likely_benchmarks(system: str, tree: SourceTree) -> list[Benchmark]:
 
 
 def _program_benchmark(tree: SourceTree, path: str, targets: list[str], options: list[str] | None = None) -> Benchmark:
-    """The benchmark of a program that is not installed, at this path below {prefix}."""
+    """The benchmark that runs a program at ``path`` below {prefix}; the program is built in a copy of the tree, and is
+    not installed."""
     name = PurePosixPath(path).name
     description = f"{name}, which is built and run in a copy of the tree"
     server = name.removesuffix("benchmark") + "server"
@@ -82,12 +84,8 @@ def _program_benchmark(tree: SourceTree, path: str, targets: list[str], options:
         client = f"{{prefix}}/{path}"
         script = SERVED.format(server=f"{client.removesuffix(name)}{server}", client=client)
         both = [*targets, server] if targets else []
-        return _benchmark_in_copy(
-            f"{description}, with {server}",
-            MeasuredCommand(name, ["sh", "-c", script], rate=SERVED_RATE),
-            both,
-            options,
-        )
+        command = MeasuredCommand(name, ["sh", "-c", script], rate=SERVED_RATE)
+        return _benchmark_in_copy(f"{description}, with {server}", command, both, options)
     sources = [of for of in tree.texts if PurePosixPath(of).stem == name and PurePosixPath(of).suffix in SOURCES]
     source = min(sources, key=lambda of: (of.count("/"), of), default="")
     uses_google = "benchmark/benchmark.h" in tree.texts.get(source, "")
@@ -108,7 +106,8 @@ def _joined_path(*parts: str) -> str:
 
 
 def _cmake_files(tree: SourceTree) -> tuple[dict[str, str], str, list[str]]:
-    """cmake's files as path → text; the joined text of all these files; and the options that enable benchmarks."""
+    """Returns three values: the text of each cmake file by its path, the joined text of all cmake files, and the cmake
+    options that enable benchmarks."""
     files = tree.project_files(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
     everything = "\n".join(files.values())
     defaults = dict(_OPTION.findall(everything))
@@ -153,8 +152,8 @@ def _autotools_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 
 def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]:
-    """Yields programs with a rule in the makefile at the top, then programs whose source file is in a folder with its
-    own makefile."""
+    """Yields programs for which the makefile in the top folder has a rule, then programs in subfolders that have a
+    makefile."""
     # The makefile, and the files *.mk, which the makefile may include.
     of_top = [*filter(tree.texts.__contains__, names)][:1]
     of_top += sorted(path for path in tree.texts if path.endswith(".mk") and "/" not in path)
@@ -176,8 +175,8 @@ def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]
 
 
 def _benchmark_target(system: str, tree: SourceTree) -> Iterator[Benchmark]:
-    """A make or cmake target that runs the benchmark. The target is also built in advance, during the build, so that a
-    run compiles nothing."""
+    """A make or cmake target that runs the benchmark. The target is also made once during the build, so that measured
+    runs compile nothing."""
     options: list[str] = []
     if system == "cmake":
         _, everything, options = _cmake_files(tree)
@@ -203,7 +202,7 @@ def _cargo_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 
 def _crate_benchmarks(tree: SourceTree, folder: str, crate: str, table: dict[str, Any]) -> Iterator[Benchmark]:
-    """The benchmarks of one crate. Programs are first, then the benches of `cargo bench`, then the examples."""
+    """The benchmarks of one crate: first programs, then the benches of `cargo bench`, then examples."""
     of_crate = [] if folder == "." else [f"--package={crate}"]
     for name in _cargo_targets(tree, table, "bin", _joined_path(folder, "src/bin")):
         if is_benchmark_name(name) or name == tree.wanted:
@@ -236,8 +235,8 @@ def _cargo_targets(tree: SourceTree, table: dict[str, Any], kind: str, folder: s
 
 
 def _go_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
-    """The benchmarks of `go test`, in programs that are compiled by `go test -c`. Packages near the top are first;
-    among packages at the same depth, packages with the most benchmarks are first.
+    """The benchmarks of `go test`, in programs that are compiled by `go test -c`. Packages with the fewest leading
+    folders are first. Among packages with equally many leading folders, packages with the most benchmarks are first.
     """
     packages: dict[str, list[str]] = {}
     for path, text in sorted(tree.project_files(lambda path: path.name.endswith("_test.go")).items()):
@@ -258,7 +257,7 @@ def _go_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 
 def _python_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
-    """Benchmarks written in Python, of a tree that needs no build."""
+    """The benchmarks in Python of a source tree that needs no build."""
     files = tree.project_files(
         lambda path: path.suffix == ".py" and is_benchmark_path(path) and path.stem not in ("setup", "__init__")
     )

@@ -1,9 +1,9 @@
-"""The commands of each build system, such as cmake, their environment, and the programs that they need; for recipes
-whose section ``[build]`` contains no commands.
+"""The build commands for recipes whose section ``[build]`` names a build system, such as cmake, but no commands: the
+commands, the environment, and the programs that the commands need.
 
-The commands run in the empty folder ``{build}``. With ``in_place``, the tree is copied to {prefix} and built there;
-this copy is the result, and nothing is installed. The module ``programs`` has the commands for programs that a tree
-builds but does not install.
+The commands run in the empty folder ``{build}``. If the recipe sets ``in_place``, the tree is copied to {prefix} and
+built there; nothing is installed, because the copy is the result. The module ``programs`` has the commands for programs
+that a tree builds but does not install.
 """
 
 import re
@@ -57,8 +57,8 @@ _OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+)( |$)/\1 OPTIONAL\
 
 
 def _tree_and_prefix(build: Build) -> tuple[str, list[str]]:
-    """The folder that contains the tree, and the words to put before a command so that the command runs in this folder;
-    no words if the build is not in place."""
+    """The folder with the source tree, and the words to put before a command so that the command runs in this folder;
+    no words if the recipe does not set ``in_place``."""
     return ("{prefix}", ["env", "-C", "{prefix}"]) if build.in_place else ("{source}", [])
 
 
@@ -69,8 +69,8 @@ def _build_command(builder: Builder, build: Build, system: str, argv: list[str],
 
 
 def cmake_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """The commands of a build with cmake's build type Release, in which projects disable checks. The variant's compiler
-    options replace the option -O3 of this build type.
+    """The commands of a cmake build of the type Release, because most projects disable assertions in this type. The
+    variant's compiler options replace the option -O3 of this build type.
 
     Ninja is used if it is installed.
     """
@@ -119,7 +119,7 @@ printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list ${{1#=}})" "$(list ${{2#=
 
 
 def meson_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """A build with meson's type ``plain``, so that only the variant sets the compiler's options."""
+    """The commands of a meson build of the type ``plain``, in which only the variant sets compiler options."""
     source, folder = _tree_and_prefix(build)[0], "{prefix}/build" if build.in_place else "."
     setup = [
         "meson", "setup", folder, source, "--native-file={build}/native.ini",
@@ -163,11 +163,11 @@ exec "$source/configure" "$@"
 
 
 def autotools_commands(builder: Builder, build: Build, paths: Collection[str]) -> Build:
-    """A build by a configure script, or by a configure.ac from which the script is made.
+    """The commands of a build by a configure script, which is made from configure.ac if the tree lacks the script.
 
-    Scripts made by GNU Autoconf are run in a build folder outside of the tree. Handwritten configure scripts may not
+    Scripts made by GNU Autoconf are run in a build folder outside of the tree. All other configure scripts may not
     support a separate build folder, so these scripts are run in a copy of the tree. If workloads load the shared
-    library, no static library is built.
+    library, the static library is not built.
     """
     source, in_tree = _tree_and_prefix(build)
     unneeded = ["--disable-silent-rules", "--disable-maintainer-mode"]
@@ -215,13 +215,13 @@ fi
 
 
 def make_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """The commands for a tree that has only a Makefile; the tree is copied, and the copy is built.
+    """The commands for a tree that has only a Makefile. The tree is copied, and the copy is built.
 
     Makefiles have no common way to set the compiler's options: some Makefiles append to CFLAGS, others ignore CFLAGS.
     Therefore a script replaces the compiler, so that the variant's options are used with every Makefile. The script
-    puts the variant's options first, so that the tree's options have precedence, and prevents warnings from becoming
-    errors, because newer compilers have more warnings. If the Makefile has an install target, the target is tried;
-    otherwise the whole folder is the result.
+    puts the variant's options before the tree's options, so that the tree's options have precedence. The script also
+    prevents warnings from becoming errors, because newer compilers have more warnings. If `make -n install` succeeds,
+    `make install` is run; otherwise the whole folder is the result.
     """
     in_tree = _tree_and_prefix(build)[1]
     compilers = "{prefix}/.perfbisect" if build.in_place else "{build}/.perfbisect"
@@ -242,8 +242,8 @@ find . -maxdepth 1 -type f -name '*.so' -exec cp -- {{}} "$0/lib" \\;
 
 
 def cargo_commands(builder: Builder, build: Build, paths: Collection[str]) -> Build:
-    """A release build with vendored crates, or with crates of the host's cache. ``targets`` are options such as
-    ``--bin=NAME``."""
+    """The commands of a cargo release build. Crates are read from the source tree (vendored) or from the host's cache.
+    ``targets`` of the recipe are options such as ``--bin=NAME``."""
     target = "{prefix}/target" if build.in_place else "{build}"
     locked = ["--locked"] if "Cargo.lock" in paths else []
     argv = [
@@ -258,8 +258,8 @@ def cargo_commands(builder: Builder, build: Build, paths: Collection[str]) -> Bu
 
 
 def go_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """All commands of the module are built, with vendored modules or with modules of the host's cache; ``targets`` are
-    packages."""
+    """The commands that build all programs of a Go module. Dependencies are read from the source tree (vendored) or
+    from the host's cache. ``targets`` of the recipe are packages."""
     argv = ["env", "-C", _tree_and_prefix(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
     return Build(
         configure=[["mkdir", "-p", "{prefix}/bin/"]],

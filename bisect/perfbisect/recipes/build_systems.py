@@ -206,7 +206,7 @@ def commented_commands(builder: Builder) -> Iterator[str]:
     if build.system:
         yield f"# Its tree is built with {build.system}:"
     else:
-        yield "# Its tree is built with the first system of these that both ends of the range have:"
+        yield "# Each tree is built with the first of these build systems that both ends of the range have:"
     for system in [build.system] if build.system else SYSTEMS:
         yield "#"
         yield f"# {system}, for a tree with {' or '.join(SYSTEMS[system].files)}"

@@ -1,7 +1,7 @@
 """The schema of a builder recipe, ``builders/NAME/builder.toml``.
 
 Commands are argument lists. perfbisect replaces the ``{placeholders}`` in commands; PLACEHOLDERS lists all
-placeholders. A command runs in a shell only if the recipe names the shell, as in ``["sh", "-c", "…"]``.
+placeholders. A command runs without a shell, except if its words start a shell, as in ``["sh", "-c", "…"]``.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -128,7 +128,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An additional configuration of a server, for builds that are compared in several configurations."""
+    """An additional configuration of a server. A comparison can measure a build in several configurations."""
 
     summary: str = ""
     settings: dict[str, Setting] = {}  # override the settings of [server]
@@ -136,14 +136,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The distribution packages that provide a program, header or library that a build needs."""
+    """The names of the distribution packages that contain a program, header or library that a build needs."""
 
     debian: str = ""  # on Debian and Ubuntu
     fedora: str = ""  # on Fedora, RHEL and their derivatives
 
 
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a checkout becomes an installed system: by the recipe's commands, or by a build system."""
+    """How a checkout is built and installed: by commands in the recipe, or by a build system."""
 
     # The build system. "": detected in the trees; if both ends of the range have the same system, all commits use it.
     system: Literal["", "cmake", "meson", "autotools", "make", "cargo", "go"] = ""
@@ -167,10 +167,11 @@ class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a server is initialised, started, asked whether it is ready, and stopped. Absent for an embedded library.
+    """The commands that initialise a server, start it, ask whether it is ready, and stop it. A recipe for an embedded
+    library has no such section.
 
     The steps of loading data are: initialise, start, create, the workload's loading, settle, stop. A visit starts the
-    server on a copy of the loaded data, carries out runs, and stops the server.
+    server on a copy of the loaded data, makes one or more runs, and stops the server.
 
     ``perf_scope`` says which processes perf counts: "server", the process of ``start`` and all its descendants,
     including descendants that start later; or "connections", only descendants that start later, for servers with a
@@ -199,15 +200,15 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class DataFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The on-disk format of loaded data. Builds with the same format use the same loaded data."""
+    """The on-disk format of loaded data. Builds with the same format share one dataset."""
 
     format: str = "1"  # the on-disk format; part of the dataset's key
     format_command: list[str] = []  # command of the build that prints a second part of the format; run without data
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A condition on the tree or the toolchain, and the changes that are merged into the recipe if the condition is
-    true.
+    """A condition (on the files of the commit or on the compiler), and settings that are merged into the recipe if the
+    condition is true.
     """
 
     version: VersionRule = ""  # condition on the tree's version, such as ">=8.0.30" or ">=3.8,<3.30"
@@ -218,16 +219,16 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A patch in the recipe's folder. Before a commit is built, the patch is applied to the source, if the patch is for
-    the commit's version and can be applied."""
+    """A patch in the recipe's folder. Before a commit is built, the patch is applied to the source, if the patch is
+    meant for the commit's version and applies."""
 
     file: str  # path of the patch in the recipe's folder, such as "patches/gcc-12.patch"
     version: VersionRule = ""  # condition on the version of the trees to patch, such as "<8.0.20"; by default all trees
 
 
 class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tarball that a tree needs in addition to its git repository, in the version that the tree names.
-    {archives.NAME} is the folder with its unpacked content.
+    """A tarball that a build needs in addition to the git repository, in the version that the source tree names. In
+    commands, {archives.NAME} is the folder with the unpacked tarball.
     """
 
     address: Tarball  # {version}, {version:_} (dots written as _)
@@ -238,7 +239,7 @@ class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A system that can be measured: where its source is, and how a commit is built and run."""
+    """The recipe of a system to measure: where its source is, and how a commit is built and run."""
 
     # Fields that the reader of recipes sets, and that a recipe must not have.
     filled_in: ClassVar[frozenset[str]] = frozenset({
@@ -284,7 +285,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def work_name(self) -> str:
-        """The name of the builder's repository and of its work folder on a host."""
+        """The name of two folders of the builder on a host: its git repository and its work folder."""
         return self.home or self.name
 
 

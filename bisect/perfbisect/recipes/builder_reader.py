@@ -116,10 +116,8 @@ def _file_beside_recipe(builder: Builder, name: str, location: Location) -> Path
     recipe."""
     files = recipe_files(builder)
     if name not in files:
-        raise location.mistake(
-            f'is "{name}", but {builder.folder} has no such file.{similar_words_hint(name, files)}',
-            "Put the file beside builder.toml.",
-        )
+        text = f'is "{name}", but {builder.folder} has no such file.{similar_words_hint(name, files)}'
+        raise location.mistake(text, "Put the file beside builder.toml.")
     return files[name]
 
 

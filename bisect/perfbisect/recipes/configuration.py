@@ -250,10 +250,8 @@ def item_by_name(noun: str, name: str, items: Mapping[str, Item], whose: str = "
     follows ``noun`` in the message.
     """
     if name not in items:
-        raise RecipeError(
-            f"There is no {noun} '{name}'{whose}.{similar_words_hint(name, items)}",
-            f"{noun.capitalize()}s{whose}: {sorted_list(items)}." if items else f"No {noun}s exist.",
-        )
+        why = f"There is no {noun} '{name}'{whose}.{similar_words_hint(name, items)}"
+        raise RecipeError(why, f"{noun.capitalize()}s{whose}: {sorted_list(items)}." if items else f"No {noun}s exist.")
     return items[name]
 
 

@@ -250,10 +250,8 @@ def load_host(name: str, user_path: str | Path = "") -> HostEntry:
         of_machine = {"name": name, "file": lease.file, "leased": True, "kind": lease.host.kind or parsed.host_class}
         return HostEntry(**fields | of_machine)
     if name not in hosts and name in {lease.name for lease in load_leases(user_path)}:
-        raise RecipeError(
-            f"'{name}' is not a host, but a lease: its hosts are leased by their features.",
-            f"Write {name}:FEATURES, or {name}: for any machine of the lease.",
-        )
+        text = f"'{name}' is not a host, but a lease: its hosts are leased by their features."
+        raise RecipeError(text, f"Write {name}:FEATURES, or {name}: for any machine of the lease.")
     return item_by_name("host", name, hosts)
 
 

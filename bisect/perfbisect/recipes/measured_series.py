@@ -21,7 +21,17 @@ from perfbisect.recipes.outputs import is_rate
 # Names of columns, in lower case and reduced to letters and digits
 TIMES = {"time", "date", "timestamp", "datetime", "committime", "commitdate", "committimestamp", "starttime"}
 COMMITS = {
-    "commit", "sha", "revision", "rev", "hash", "commitid", "commithash", "commitsha", "gitcommit", "githash", "gitsha"
+    "commit",
+    "sha",
+    "revision",
+    "rev",
+    "hash",
+    "commitid",
+    "commithash",
+    "commitsha",
+    "gitcommit",
+    "githash",
+    "gitsha",
 }
 VALUES = {"value", "result"}
 NAMES = {"metric", "name", "benchmark", "test", "measure", "series", "workload", "branch", "testbed"}
@@ -70,10 +80,7 @@ def read_sorted_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
     times: dict[str, list[float | None]] = {}
     for row in rows:
         times.setdefault(row.name, []).append(row.at)
-    ordered = all(
-        None in series_times or series_times == sorted(series_times, key=lambda at: at or 0.0)
-        for series_times in times.values()
-    )
+    ordered = all(None in series or series == sorted(series, key=lambda at: at or 0.0) for series in times.values())
     if not ordered:
         rows.sort(key=lambda row: row.at or 0.0)
     by_name: dict[str, MeasuredSeries] = {}
@@ -114,13 +121,8 @@ def rows_of_records(records: Iterable[Mapping[Any, Any]], path: Path) -> Iterato
                 continue
             name = record_name if record_name and role[column] in VALUES else f"{record_name} {column}".strip()
             unit = str(record.get("unit") or "")
-            yield MeasurementRow(
-                name,
-                seconds_since_epoch(record.get(time), path),
-                str(record[commit]),
-                parsed_number(record[column], path),
-                unit,
-            )
+            at = seconds_since_epoch(record.get(time), path)
+            yield MeasurementRow(name, at, str(record[commit]), parsed_number(record[column], path), unit)
 
 
 def rows_of_json(text: str, path: Path) -> Iterator[MeasurementRow]:
@@ -153,10 +155,8 @@ def rows_of_github_action(suites: Mapping[str, Any], path: Path) -> Iterator[Mea
         for entry in entries:
             for bench in entry["benches"]:
                 name = bench["name"] if len(suites) == 1 else f"{suite} {bench['name']}"
-                unit, at = (
-                    better.get(entry.get("tool", ""), bench.get("unit", "")),
-                    seconds_since_epoch(entry.get("date"), path),
-                )
+                unit = better.get(entry.get("tool", ""), bench.get("unit", ""))
+                at = seconds_since_epoch(entry.get("date"), path)
                 yield MeasurementRow(name, at, entry["commit"]["id"], parsed_number(bench["value"], path), unit)
 
 
@@ -223,8 +223,6 @@ def seconds_since_epoch(text: object, path: Path) -> float | None:
     try:
         at_day = datetime.fromisoformat(plain)
     except ValueError:
-        raise UsageError(
-            f"{path}: the time {text!r} has an unknown format.",
-            "Write seconds or milliseconds since 1970, or ISO 8601.",
-        ) from None
+        advice = "Write seconds or milliseconds since 1970, or ISO 8601."
+        raise UsageError(f"{path}: the time {text!r} has an unknown format.", advice) from None
     return (at_day if at_day.tzinfo else at_day.replace(tzinfo=UTC)).timestamp()

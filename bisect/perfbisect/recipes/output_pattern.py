@@ -197,7 +197,5 @@ def last_match(pattern: str, texts: Sequence[str]) -> str | None:
 
 
 def _search_failure(why: str) -> EnvironmentFailure:
-    return EnvironmentFailure(
-        f"the process that searches a benchmark's output failed on this machine: {why}",
-        "Free some memory if it is full. To continue: bisect resume",
-    )
+    text = f"the process that searches a benchmark's output failed on this machine: {why}"
+    return EnvironmentFailure(text, "Free some memory if it is full. To continue: bisect resume")

@@ -1,7 +1,7 @@
-"""Recognises the formats of benchmarks' outputs, reads the results in an output, and chooses the results to measure.
+"""Recognises the format of a benchmark's output, reads the results in the output, and chooses the results to measure.
 
-The formats are rows of ``outputs.toml``. Python's parser reads formats in JSON. Other formats are lines of text without
-a grammar, which regular expressions read.
+``outputs.toml`` describes the formats. A format is either JSON, which Python's parser reads, or lines of text, which a
+regular expression reads.
 """
 
 import json
@@ -34,14 +34,15 @@ _SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
 class ValueByName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """For results whose names match ``name``, the key ``value`` replaces the usual key of the number."""
+    """An exception in a format: if the name of a result matches ``name``, the number of the result is at the key
+    ``value``, not at the usual key."""
 
     name: str
     value: str
 
 
 class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A row of ``outputs.toml``; the file describes the keys."""
+    """A format of ``outputs.toml``; comments in this file explain the keys."""
 
     name: str
     json: str = ""
@@ -58,16 +59,14 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     repeated: Literal["median", "last"] = "median"
 
     def results(self, text: str, documents: Sequence[Any]) -> dict[str, "Result"]:
-        """The results in an output by their names; ``documents`` are the JSON documents in the output."""
+        """The results in the output ``text``, by their names; ``documents`` are the JSON documents in the output."""
         by_name: dict[str, list[Result]] = {}
         walked = (table for document in documents for table in _tables_at(document, self.json.split(".")))
         for fields in self._matches(text) if self.lines else walked:
             name = " ".join(" ".join(_text_at(fields, key) for key in self.result).split())
             key = self.instead.value if self.instead and re.search(self.instead.name, name) else self.value
-            value, unit = (
-                sum(_number_with_suffix(_value_at(fields, part)) for part in key.split("+")),
-                str(_value_at(fields, self.unit) or self.unit),
-            )
+            value = sum(_number_with_suffix(_value_at(fields, part)) for part in key.split("+"))
+            unit = str(_value_at(fields, self.unit) or self.unit)
             if value and name:
                 metric = self.metric or ("rate" if is_rate(unit) else "cost")
                 result = Result(value * _seconds_of_unit(unit), unit, metric, key if self.instead else "")
@@ -85,8 +84,8 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return replace(every[0], value=value)
 
     def _matches(self, text: str) -> Iterator[Mapping[str, Any]]:
-        """The named groups of each match that contains a value. A match without a value states what the following
-        results have in common, so its groups are added."""
+        """Yields the named groups of each match of the regular expression that contains a value. A match without a
+        value is a heading, such as the name of a test, so its groups are added to all following matches."""
         common: dict[str, str] = {}
         if re.search(self.has, text, re.MULTILINE):
             for match in re.finditer(self.lines, text, re.MULTILINE):
@@ -109,14 +108,14 @@ class Result:
 
 
 class SeveralResults(UsageError):
-    """Raised because only one result can be measured, but the output has several matching results."""
+    """Raised because a hunt measures only one result, but the output has several matching results."""
 
     outputs: tuple[Output, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RecognisedOutput:
-    """The measured results of an output in a known format."""
+    """The results to measure in an output whose format was recognised."""
 
     outputs: tuple[Output, ...]
     values: Mapping[str, float]  # result → the result's number, in the unit of the output
@@ -126,7 +125,7 @@ class RecognisedOutput:
 
     @property
     def only_result(self) -> Output:
-        """The result to measure, if only one can be measured. Raises SeveralResults if several results were chosen."""
+        """The only result to measure. Raises SeveralResults if there are several results."""
         if self.several_error:
             self.several_error.outputs = self.outputs
             raise self.several_error
@@ -141,11 +140,12 @@ def known_formats() -> tuple[Format, ...]:
 
 
 def recognise_output(text: str, result_pattern: str) -> RecognisedOutput | None:
-    """The results of an output, or only the results whose names match ``result_pattern``; None if no format is
-    recognised.
+    """The results to measure in the output ``text``, or None if the format is not recognised: the results whose names
+    match ``result_pattern``; without a pattern, the main result of the format or, if the format has no main result, all
+    results.
 
-    If several results match, only the results that are better in the same direction as the first result are measured.
-    Raises UsageError if no result matches.
+    Rates are better if larger, and times are better if smaller; if the output has both, only results of the kind of the
+    first result are measured. Raises UsageError if no result matches.
     """
     documents = _first_json_document(text)
     row = next((row for row in known_formats() if row.results(text, documents)), None)
@@ -153,10 +153,8 @@ def recognise_output(text: str, result_pattern: str) -> RecognisedOutput | None:
         return None
     alike = [format_row.results(text, documents) for format_row in known_formats() if format_row.name == row.name]
     first, every = next(filter(None, alike)), {name: x for results in reversed(alike) for name, x in results.items()}
-    names, many = (
-        _chosen_results(row, first, every, result_pattern),
-        "1 result" if len(first) == 1 else f"{len(first)} results",
-    )
+    names = _chosen_results(row, first, every, result_pattern)
+    many = "1 result" if len(first) == 1 else f"{len(first)} results"
     comparable = [name for name in names if every[name].metric == every[names[0]].metric]
     outputs = tuple(Output(row.name, name, every[name].unit, every[name].metric) for name in comparable)
     by = f", by {every[names[0]].by}" if every[names[0]].by else ""
@@ -180,15 +178,13 @@ def _chosen_results(row: Format, found: Mapping[str, Result], every: Mapping[str
 def _result_error(kind: type[M], row: Format, problem: str, names: Sequence[str]) -> M:
     shown, further = names[:MOST_NAMED], len(names) - MOST_NAMED
     listed = ", ".join(mask_credentials(name) for name in shown) + (f" and {further} more" if further > 0 else "")
-    return kind(
-        f"The output of {row.name} has {problem}.",
-        f"Choose a result with --only NAME, or with a pattern such as '*/64'. Results: {listed}.",
-    )
+    advice = f"Choose a result with --only NAME, or with a pattern such as '*/64'. Results: {listed}."
+    return kind(f"The output of {row.name} has {problem}.", advice)
 
 
 def read_results(outputs: Sequence[Output], text: str) -> dict[str, float]:
     """The values of the results ``outputs`` in ``text``, the output of a later run, by the names of the results. Each
-    value has the unit of its entry in ``outputs``. Results that are missing in ``text`` are left out.
+    value is converted to the unit of the entry in ``outputs``. Results that ``text`` lacks are left out.
     """
     documents, values = _first_json_document(text), dict[str, float]()
     tables = [row.results(text, documents) for row in known_formats() if row.name == outputs[0].format]
@@ -213,33 +209,30 @@ def is_rate(unit: str) -> bool:
 
 
 def filter_arguments(outputs: Sequence[Output]) -> tuple[str, ...]:
-    """The words that, appended to the benchmark's command, restrict the benchmark to ``outputs`` and perhaps a few
-    other results; empty if the format has no such option.
+    """The words to append to the benchmark's command, so that the benchmark measures only ``outputs`` and perhaps a few
+    other results; empty if the benchmark has no option for this.
     """
     words = next((row.filter for row in known_formats() if row.name == outputs[0].format and row.filter), ())
     names = [output.result for output in outputs]
     parts = [re.sub(r"-\d+$", "", name).split("/") for name in names]  # go appends the number of processors: -8
     levels = (_any_name_pattern(level) for level in zip(*parts, strict=False))
-    values = {
-        "names": _any_name_pattern(names),
-        "levels": "/".join(levels),
-        "words": " or ".join(dict.fromkeys(name.rpartition("::")[2] for name in names)),
-    }
+    last_parts = " or ".join(dict.fromkeys(name.rpartition("::")[2] for name in names))
+    values = {"names": _any_name_pattern(names), "levels": "/".join(levels), "words": last_parts}
     return tuple(re.sub(r"\{(\w+)\}", lambda key: values[key[1]], word) for word in words)
 
 
 def _any_name_pattern(names: Iterable[str]) -> str:
-    """A regular expression that matches any of ``names``, from its beginning to its end."""
+    """A regular expression that matches a text that equals one of ``names``."""
     return f"^({'|'.join(_SPECIAL.sub(_ESCAPED, name) for name in dict.fromkeys(names))})$"
 
 
 def number_in_unit(result: Result, unit: str) -> float:
-    """The number of a result in a unit, with as many digits as benchmarks print."""
+    """The value of a result, converted to ``unit``, and rounded to as many digits as benchmarks print."""
     return float(f"{result.value / _seconds_of_unit(unit):.12g}")
 
 
 def _seconds_of_unit(unit: str) -> float:
-    """The seconds of a unit of time; 1 for any other unit."""
+    """The number of seconds in a unit of time, such as 0.001 for ms; 1 for a unit that is not a time."""
     match = _TIME.match(unit)
     return _SECONDS[match[1]] if match else 1.0
 
@@ -250,7 +243,7 @@ def _number_with_suffix(value: object) -> float:
 
 
 def _value_at(fields: Mapping[str, Any], key: str) -> Any:
-    """The value at a key, or at a path of keys with points between; None if the output has no such value."""
+    """The value at ``key``, which may be a path of keys separated by points; None if there is no such value."""
     if key in fields:
         return fields[key]
     value: Any = fields
@@ -267,8 +260,8 @@ def _text_at(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _tables_at(value: Any, keys: Sequence[str], names: Mapping[str, str] = {}) -> Iterator[Mapping[str, Any]]:
-    """The tables at a path in a JSON document. A star in the path matches each entry of a list or table; the key of the
-    matched entry is added to the table."""
+    """The objects at a path of keys in a JSON document. A star in the path matches each entry of a list or object; the
+    key of the matched entry is added to the result."""
     if not keys:
         if isinstance(value, dict):
             yield {**value, **names}
@@ -281,7 +274,8 @@ def _tables_at(value: Any, keys: Sequence[str], names: Mapping[str, str] = {}) -
 
 
 def _first_json_document(text: str) -> list[Any]:
-    """The first JSON document in an output, on one or several lines."""
+    """The first JSON document in an output, which may extend over several lines; an empty list if there is no
+    document."""
     for match in islice(re.finditer(r"^[{\[]", text, re.MULTILINE), MOST_TRIED):
         try:
             return [json.JSONDecoder().raw_decode(text, match.start())[0]]

@@ -128,8 +128,7 @@ def archive_names_in(*parts: object) -> set[str]:
 
 
 def check_placeholders_in(value: object, location: Location, allowed: Collection[str]) -> None:
-    """Raise RecipeError if ``value`` (a text, or a list or table of texts) has a placeholder that is not ``allowed``.
-    """
+    """Raise RecipeError if ``value`` (a text, list or table) contains a placeholder that is not ``allowed``."""
     for where, text in all_values(value, location):
         for match in TOKEN.finditer(text if isinstance(text, str) else ""):
             word = OF_ARCHIVES if (match[1] or "").startswith(_ARCHIVE) else match[1]

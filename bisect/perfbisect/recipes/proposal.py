@@ -1,5 +1,5 @@
-"""Proposes a builder and a suite of workloads for a repository without a recipe, by guesses from the names and build
-files of its tree.
+"""Proposes a builder and a suite of workloads for a repository without a recipe, by guesses from the names of its files
+and from its build files.
 
 A proposal is only a guess: perfbisect runs no command to check it, and the user may change the written recipe. Paths
 that a recipe ignores are missing in the checkout, so a build must not need these paths. Therefore the proposal never
@@ -124,7 +124,7 @@ _PROSE = (".md", ".rst")
 
 
 def ignored_patterns(good: SourceTree, bad: SourceTree) -> list[str]:
-    """The patterns for the ``ignore`` list of a recipe. The builds of good and bad need no path that matches a pattern."""
+    """The patterns for the ``ignore`` list of a recipe. Builds of good and bad need no path that matches a pattern."""
     of_good = _of(good)
     return [pattern for pattern in _of(bad) if pattern in of_good or not _has_path(good, pattern)]
 

@@ -113,10 +113,8 @@ def requested_builder(settings: Settings) -> Builder:
         if PurePath(path).name not in (
             names := [PurePath(program).name for program in (*builder.programs, *builder.started)]
         ):
-            raise UsageError(
-                f"--program {path} has no effect: the recipe of {builder.name} does not run a program of that name.",
-                f"Programs of the recipe: {sorted_list(names)}.",
-            )
+            text = f"--program {path} has no effect: the recipe of {builder.name} does not run a program of that name."
+            raise UsageError(text, f"Programs of the recipe: {sorted_list(names)}.")
     return msgspec.structs.replace(
         builder, build=build, requested=list(settings.configure), chosen=list(settings.programs)
     )

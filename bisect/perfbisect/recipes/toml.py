@@ -1,7 +1,8 @@
-"""Converts TOML to typed structs, and structs to TOML. An error names the file, the key, the value and what is allowed.
+"""Converts TOML to typed structs, and structs to TOML. An error names the file, the key, the value and the allowed
+values.
 
-msgspec checks the types. An error of msgspec does not name the key inside a table whose keys the user chooses
-(``variants[...]``), so the entries of a wrong value are checked one by one.
+The library msgspec checks the types. In a table whose keys the user chooses (such as ``variants``), an error of msgspec
+does not name the key. After an error, perfbisect therefore checks the entries of the table one by one.
 """
 
 import math
@@ -30,7 +31,8 @@ _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 
 
 def text_constraint(pattern: str, description: str) -> msgspec.Meta:
-    """The constraint that a text contains a match of ``pattern``; errors print the ``description``."""
+    """The constraint that a text contains a match of the regular expression ``pattern``. An error prints
+    ``description``, which explains the pattern."""
     return msgspec.Meta(pattern=pattern, description=description)
 
 
@@ -42,20 +44,22 @@ class Location:
     keys: str = ""
 
     def at(self, *path: str | int) -> "Location":
-        """The location of an entry of this table or list; each further key of ``path`` leads one level deeper."""
+        """The location of an entry at any depth of this table or list; ``path`` has the keys from the outermost to the
+        innermost."""
         keys = self.keys
         for key in path:
             keys = f"{keys}[{key}]" if isinstance(key, int) else f"{keys}.{key}" if keys else key
         return Location(self.file, keys)
 
     def mistake(self, what: str, advice: str = "") -> RecipeError:
-        """The error for a wrong value at this location. Its sentence begins with the file and the key, and ends with
-        ``what``, such as "is missing"."""
+        """The error for a wrong value at this location. The sentence of the error begins with the file and the key, and
+        ends with ``what``, such as "is missing"."""
         subject = f" `{self.keys}`" if self.keys else ""
         return RecipeError(f"{self.file}:{subject} {what}", advice)
 
     def unknown_name_error(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
-        """The error for an unknown name at this location; ``noun`` is the kind of the name, such as "builder"."""
+        """The error for an unknown name at this location; ``noun`` states what the name should name, such as
+        "builder"."""
         names = [*known]
         advice = f"{noun.capitalize()}s: {sorted_list(names)}."
         return self.mistake(f'is "{name}", but no such {noun} exists.{similar_words_hint(name, names)}', advice)
@@ -80,9 +84,8 @@ def read_table(file: Path) -> Table:
 
 
 def all_values(value: object, location: Location, depth: int = DEPTH) -> Iterator[tuple[Location, object]]:
-    """All values at every depth of a table or list except tables and lists, and the keys of tables.
-
-    Raises RecipeError if the value is nested too deeply.
+    """Yields, with their locations, all keys and all values in a table or list at any depth; tables and lists
+    themselves are left out. Raises RecipeError if the value is nested too deeply.
     """
     if not depth:
         raise location.mistake("is nested too deeply.")
@@ -96,7 +99,7 @@ def all_values(value: object, location: Location, depth: int = DEPTH) -> Iterato
 
 
 def _check_value(value: object, location: Location) -> None:
-    """Raise RecipeError for values that TOML can express, but commands, JSON or SQLite cannot."""
+    """Raise RecipeError for a value that is valid TOML, but cannot be used in commands, JSON or SQLite."""
     match value:
         case str() if "\0" in value:
             raise location.mistake("has a NUL character, which is not allowed in a command.")
@@ -117,7 +120,8 @@ def read_text(file: Path) -> str:
 
 
 def convert_table(table: object, shape: type[Shape], location: Location) -> Shape:
-    """The struct that a table describes. Raises RecipeError for a mistake, and for a key of ``filled_in``."""
+    """The struct of type ``shape`` that a TOML table describes. Raises RecipeError for a mistake, and for a key that
+    only the reader may set (``reader_fields``)."""
     if isinstance(table, dict) and (reserved := reader_fields(shape) & table.keys()):
         raise _unknown_key_error(min(reserved), shape, location)
     try:
@@ -127,12 +131,14 @@ def convert_table(table: object, shape: type[Shape], location: Location) -> Shap
 
 
 def reader_fields(shape: type[msgspec.Struct]) -> frozenset[str]:
-    """The fields of a struct that only the reader sets. A recipe that sets one of these fields is refused."""
+    """The fields of a struct that the code which reads recipes sets itself. A recipe that sets one of these fields is
+    refused."""
     return getattr(shape, "filled_in", frozenset())
 
 
 def _validation_error(error: msgspec.ValidationError, value: object, kind: Any, location: Location) -> RecipeError:
-    """The error for a value that is not of type ``kind``, about the innermost wrong entry."""
+    """The error for a value that is not of type ``kind``. The error names the wrong entry that is nested deepest in the
+    value."""
     shape = _container_type(kind, value)
     for key, entry, inner in _typed_entries(value, shape):
         try:
@@ -151,8 +157,8 @@ def _validation_error(error: msgspec.ValidationError, value: object, kind: Any, 
 
 
 def _container_type(kind: Any, value: object) -> Any:
-    """The struct, list or dict of an annotated or optional type. For a union, the result is the alternative that fits
-    ``value``.
+    """The struct, list or dict type inside an annotated or optional type. For a union type, the result is the member of
+    the union that fits ``value``.
     """
     if get_origin(kind) is Annotated:
         return _container_type(get_args(kind)[0], value)
@@ -163,8 +169,8 @@ def _container_type(kind: Any, value: object) -> Any:
 
 
 def _typed_entries(value: object, shape: Any) -> Iterator[tuple[str | int, object, Any]]:
-    """The entries of a table or list of type ``shape``, each with the type that it must have. The keys of a table are
-    also returned, as entries, if the user chooses the keys.
+    """Yields the key, the value and the required type of each entry of a table or list of type ``shape``. If the user
+    chooses the keys of the table, the keys are also yielded as values.
     """
     if isinstance(value, list) and get_origin(shape) is list:
         yield from ((index, entry, get_args(shape)[0]) for index, entry in enumerate(value))
@@ -184,7 +190,7 @@ def _unknown_key_error(key: str, shape: type[msgspec.Struct], location: Location
 
 
 def _allowed_values(info: Any) -> str:
-    """The values that a type allows, for an error."""
+    """A text for an error that lists or describes the values that a type allows."""
     match info:
         case msgspec.inspect.Metadata():
             return (info.extra_json_schema or {}).get("description") or _allowed_values(info.type)
@@ -199,7 +205,8 @@ def _allowed_values(info: Any) -> str:
 
 
 def shown_value(value: object) -> str:
-    """A value as the user wrote it, without passwords, and with its type if that is not obvious."""
+    """A value for an error, as the user wrote the value, but with passwords masked. The type is added if it is not
+    obvious."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -216,7 +223,8 @@ def shown_value(value: object) -> str:
 
 
 def merged_tables(base: object, overrides: object) -> Any:
-    """``overrides`` merged over ``base``: tables by key at every depth, other values replaced."""
+    """``base`` with the changes ``overrides``: tables are merged key by key at every depth, and all other values are
+    replaced."""
     if not (isinstance(base, Mapping) and isinstance(overrides, Mapping)):
         return overrides
     both = {**base, **overrides}
@@ -229,11 +237,11 @@ def merged_tables(base: object, overrides: object) -> Any:
 def inherited_tables(
     start: Location, named: Sequence[tuple[str, Location]], read: Callable[[Location], Table], noun: str
 ) -> dict[Location, Table]:
-    """Location → table, for a recipe and for all recipes that it extends, directly or through other recipes.
+    """The tables of a recipe and of all recipes that it extends, directly or through other recipes, by their locations.
 
-    ``named`` has the names and locations of all recipes. Several recipes may have one name; a recipe that extends its
-    own name extends the next of these recipes. Raises RecipeError if an extended recipe does not exist, and if recipes
-    extend each other in a cycle.
+    ``named`` has the names and locations of all recipes. Several recipes may have the same name. A recipe that extends
+    a recipe with its own name extends the next recipe in ``named`` with this name. Raises RecipeError if an extended
+    recipe does not exist, and if recipes extend each other in a cycle.
     """
     tables, location = {start: read(start)}, start
     while base := tables[location].get("extends", ""):
@@ -252,18 +260,19 @@ def inherited_tables(
 
 
 def similar_words_hint(word: str, known: Iterable[str]) -> str:
-    """A sentence with up to three known words that are most similar to ``word``; "" without a similar word."""
+    """A sentence that proposes up to three words of ``known`` that are most similar to ``word``; "" if no word is
+    similar."""
     near = [f"'{match}'" for match in get_close_matches(word, [*dict.fromkeys(known)], 3)]
     return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
 
 
 def sorted_list(words: Iterable[str]) -> str:
-    """The words in alphabetical order, for a sentence; "none" if there are none."""
+    """A text that lists the words in alphabetical order; "none" if there are no words."""
     return ", ".join(sorted(words)) or "none"
 
 
 def to_toml(recipe: msgspec.Struct) -> str:
-    """The recipe as a TOML document without empty keys, which describes the same recipe."""
+    """A TOML document that describes the recipe, without keys whose values are empty."""
     import tomli_w
 
     table = _as_table(recipe)
@@ -272,7 +281,8 @@ def to_toml(recipe: msgspec.Struct) -> str:
 
 
 def _as_table(value: object) -> Any:
-    """Structs as tables, without the fields that the reader sets, and without empty optional keys."""
+    """``value``, with each struct converted to a table, without the fields that the reader sets, and without optional
+    keys whose values are empty."""
     match value:
         case msgspec.Struct():
             keeps_empty = getattr(value, "whole", False)

@@ -208,10 +208,8 @@ def check_command(workload: Workload, location: Location) -> None:
         advice = "Give `rate` if higher is better, or `cost` if lower is better."
         raise location.mistake("has both a rate and a cost.", advice)
     if workload.format and (both := [key for key in OF_PATTERNS if getattr(workload, key)]):
-        raise location.at(both[0]).mistake(
-            "is not allowed beside `format`, which already defines this value.",
-            "Remove `format`, or remove the patterns.",
-        )
+        problem = "is not allowed beside `format`, which already defines this value."
+        raise location.at(both[0]).mistake(problem, "Remove `format`, or remove the patterns.")
     if workload.only and not workload.has_unspecified_result:
         text = "has no effect: the output of this workload is not recognised automatically."
         raise location.at("only").mistake(text, "Remove `only`.")
@@ -241,10 +239,8 @@ def load_workload(name: str, driver: str, user_path: str | Path = "") -> Workloa
 def _workload_by_name(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
     matches = workloads_by_name(name, everything, driver)
     if len(matches) > 1:
-        raise RecipeError(
-            f"Several suites have a workload '{name}' for {driver}.",
-            f"Choose one of {sorted_list(qualified_name(workload) for workload in matches)}.",
-        )
+        text = f"Several suites have a workload '{name}' for {driver}."
+        raise RecipeError(text, f"Choose one of {sorted_list(qualified_name(workload) for workload in matches)}.")
     return matches[0]
 
 

@@ -1,1 +1,1 @@
-"""Reports of stored hunts and trials: pure functions from records to text."""
+"""Makes the reports of stored hunts and trials. All functions are pure: they convert stored data to text."""

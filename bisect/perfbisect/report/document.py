@@ -1,8 +1,9 @@
-"""A report as a document: sections of parts, which do not depend on the format.
+"""The content of a report, independent of the output format: a document consists of sections, and a section consists of
+tables, paragraphs, drawings and other parts.
 
-``report/hunt.py`` and ``report/trial.py`` make documents; renderers write them as text, Markdown, CSV and pages. Texts
-in a document are not escaped; renderers make them safe to show. Paragraphs that begin with two spaces are entries of a
-list.
+``report/hunt.py`` and ``report/trial.py`` make documents. Renderers write documents as text, Markdown, CSV and HTML
+pages. Texts in a document are not escaped; the renderers escape the texts. Paragraphs that begin with two spaces are
+entries of a list.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One entry of a table: its texts for people and for programs, and its look."""
+    """One cell of a table: the text for people, the texts for programs (CSV), and the colour, note and link."""
 
     text: str
     csv_texts: tuple[str, ...] = ()  # a text for each column of CSV that the cell fills; empty: only ``text``
@@ -30,7 +31,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cells of a row; a row without cells separates groups."""
+    """A row of a table. A row without cells is an empty line between groups of rows."""
 
     cells: tuple[Cell, ...]
     plot: Interval | tuple[float, float] | None = None  # drawn in the row of a page: a ratio, or two costs
@@ -69,7 +70,7 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Remarks about the parts of the section, each with its advice ("" for no advice)."""
+    """Remarks about a section of the report, each with advice ("" for no advice)."""
 
     texts: tuple[tuple[str, str], ...]
 
@@ -84,8 +85,8 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing of a page. ``text_lines`` show the drawing in text reports; ``text_lines`` are empty if text cannot
-    show the drawing.
+    """A drawing on a page. ``text_lines`` show the drawing in text reports, and are empty if the drawing cannot be
+    shown as text.
     """
 
     draw: "Callable[[], Markup]"
@@ -133,7 +134,7 @@ def row(*texts: str) -> Row:
 
 
 def missing_cell(csv_columns: int = 1) -> Cell:
-    """The cell of an unknown value; the cell fills ``csv_columns`` columns of CSV."""
+    """The cell of an unknown value. In CSV, the cell fills ``csv_columns`` columns."""
     return Cell(MISSING, ("",) * csv_columns)
 
 
@@ -153,7 +154,7 @@ def value_cell(value: float) -> Cell:
 
 
 def nonempty_sections(*sections: Section | None) -> tuple[Section, ...]:
-    """The sections that have a part with content, without their empty parts."""
+    """The given sections without empty parts; a section without other parts is left out."""
     empty = (Facts(()), Prose(()), Notes(()))
     filled = ((section, tuple(part for part in section.parts if part not in empty)) for section in sections if section)
     return tuple(replace(section, parts=parts) for section, parts in filled if parts)
@@ -170,6 +171,7 @@ def host_line(host: HostFacts) -> str:
 
 
 def tools_and_settings(hosts: Sequence[HostFacts]) -> tuple[Facts, ...]:
-    """The tools and settings of each host, collapsed at first; hosts without tools and settings are left out."""
+    """The tools and settings of each host, which a page shows after a click. Hosts without known tools and settings are
+    left out."""
     by_host = ((host.name, (*host.tools.items(), *host.settings.items())) for host in hosts)
     return tuple(Facts(pairs, f"Tools and settings of {name}") for name, pairs in by_host if pairs)

@@ -15,6 +15,7 @@ from perfbisect.report.document import (
     Document,
     Facts,
     Notes,
+    Part,
     Prose,
     Row,
     Section,
@@ -65,7 +66,7 @@ LEAST, LISTED = 3, 10  # a text lists LEAST functions, and up to LISTED function
 
 
 def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
-    """The report of a hunt. For a page, ``diff_of`` returns a diff, and drawings are made; otherwise None."""
+    """The report of a hunt. ``diff_of`` returns a diff; it is given only for a page, which also has drawings."""
     hunt, settings, state = report.summary, report.settings, report.state
     changes = [section for index in range(len(report.changes)) for section in change_sections(report, index, diff_of)]
     proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in report.proof_sentences.items())
@@ -177,12 +178,8 @@ def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -
         parts = (Prose((since,)), Code(tuple(plan_lines(explanation.plans))))
         yield Section("Query plans", parts, f"{anchor}-plans", hide_title=True, is_subsection=True)
     absent = Notes(tuple((text, "") for text in unknown_reason_sentences(change, report.typical_values(change.step))))
-    yield Section(
-        f"Why {commit.short_sha}",
-        (Prose(change.reason_sentences), *counter_tables(explanation), absent),
-        f"{anchor}-why",
-        is_subsection=True,
-    )
+    reasons: list[Part] = [Prose(change.reason_sentences), *counter_tables(explanation), absent]
+    yield Section(f"Why {commit.short_sha}", tuple(reasons), f"{anchor}-why", is_subsection=True)
     if diff_of:
         from perfbisect.report.page.hunt import drawn_change_sections
 

@@ -134,7 +134,7 @@ class HuntReport:
     proof_sentences: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5, or hunt 13 → its sentences
 
     def commit(self, sha: str) -> Commit:
-        """The commit with this hash, with its description if the description is known; its texts are safe to print."""
+        """The commit with the hash ``sha``, with its description if this is known. Its texts are safe to print."""
         commit = self.state.facts_of(sha).commit
         return printable_commit(self.describe(sha) if commit == Commit(sha) else commit)
 

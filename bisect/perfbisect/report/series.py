@@ -1,12 +1,12 @@
-"""The report of a series of releases: the line of each workload with its steps, and the commands that hunt for the
-steps.
+"""The report of a series of releases: a chart of the speed of each workload, the steps (lasting changes of the speed)
+in each chart, and the `bisect run` commands that hunt for the steps.
 
-This module also reports a watched branch, as one trial whose builds are the tips of all nights, and a series that was
-measured elsewhere, whose builds are commits.
+This module also reports a branch that `bisect nightly` watches, as one trial whose builds are the branch's tips of all
+nights; and imported series that were measured by other programs, whose builds are commits.
 
 The chart has a row for each release, from the oldest to the newest, so that names of any length and any number of
-releases fit a terminal. In the chart, a dot is the level of a release, and a bar is the common level of the releases up
-to the next step.
+releases fit a terminal. In the chart, a dot is the speed of a release, and a bar is the common speed of all releases
+between two steps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -61,14 +61,15 @@ RULE = (
 
 
 def level_title(trial: SessionState, reference: str) -> str:
-    """The title of the axis of levels: the metric, relative to the first release or tip."""
+    """The title of the vertical axis of a chart: the metric, relative to the first release or tip."""
     return f"{metric_title(trial.request.metric)} relative to the first {reference}"
 
 
 def line_figures(
     trial: SessionState, lines: Sequence[SpeedLine], reference: str = RELEASE, x_title: str = "releases, oldest first"
 ) -> tuple[Figure, ...]:
-    """A drawing of the speed line of each workload, relative to the first ``reference`` (release or tip)."""
+    """A chart of the speed of each workload, relative to the first build; ``reference`` is the word for a build,
+    "release" or "tip"."""
     names, y = [build.name for build in trial.request.subjects], level_title(trial, reference)
     draws = (partial(release_line_drawing, line, names, trial.request.metric) for line in lines)
     return tuple(
@@ -78,9 +79,8 @@ def line_figures(
 
 
 def installed_release_sections(trial: SessionState) -> Iterator[Section]:
-    """The charts of the installed releases that were compared; the steps are marked if there are enough releases to
-    detect a step.
-    """
+    """The charts of a comparison of installed releases. Steps are marked if there are enough releases to detect
+    steps."""
     if trial.request.is_release_line:
         lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
         steps_part = (Prose(tuple(series_sentences(lines, names))),) if any(line.scatter for line in lines) else ()
@@ -88,8 +88,8 @@ def installed_release_sections(trial: SessionState) -> Iterator[Section]:
 
 
 def series_sections(trial: SessionState) -> Iterator[Section]:
-    """The line of each workload (on a page, as a drawing), the steps with the commands that hunt for them, and tables
-    of all levels and steps.
+    """The sections of the report of a series: the chart of each workload, the steps with the commands that hunt for the
+    steps, and tables of all speeds and steps.
     """
     lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
     hunts = tuple(hunt_command(trial, hunt) for hunt in suggested_hunts(lines, trial.request.metric))
@@ -108,7 +108,7 @@ def series_sections(trial: SessionState) -> Iterator[Section]:
 
 
 def level_table(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
-    """The table of levels: a row for each release, a column for each workload."""
+    """The table of the relative speeds, with a row for each release and a column for each workload."""
     rows = []
     for number, subject in enumerate(trial.request.subjects):
         ratios = [line.ratios[number] for line in lines]
@@ -127,8 +127,8 @@ def step_table(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
 
 
 def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, Cell]:
-    """Cells of a step: the builds before and after it, the builds between which the step is with a probability of 95 %,
-    and the ratio of the step.
+    """The cells of a step: the build before the step, the build after the step, the two builds between which the step
+    is with a probability of 95 %, and the ratio of the speeds after and before the step.
     """
     names = [subject.name for subject in trial.request.subjects]
     tone = "worse" if makes_worse(step, trial.request.metric) else "better"
@@ -138,8 +138,8 @@ def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, 
 
 
 def series_sentences(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
-    """Sentences that describe the steps, the error rate of the rule that finds the steps, and the scatter of each line
-    of the chart.
+    """Sentences that list the steps, state the error rate of the rule that finds steps, and state for each workload how
+    much the releases scatter around the line.
     """
     yield "Steps:" if any(line.steps for line in lines) else "No step was found."
     yield from (f"  {line.work}, {step_sentence(step, names)}" for line in lines for step in line.steps)
@@ -153,14 +153,14 @@ def series_sentences(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterat
 
 
 def hunt_command(trial: SessionState, hunt: SuggestedHunt) -> str:
-    """The command `bisect run` between two releases, for all workloads with a step between the two releases."""
+    """The command `bisect run` that hunts between two releases, for all workloads that have a step there."""
     names = [subject.name for subject in trial.request.subjects]
     words = hunt_argv(hunt, names, trial.request.metric, ["--workload", ",".join(hunt.works)])
     return shell_words([*words, *requested_series(trial).options])
 
 
 def hunt_argv(hunt: SuggestedHunt, names: Sequence[str], metric: str, measurement_options: Sequence[str]) -> list[str]:
-    """The words of the command `bisect run`; ``measurement_options`` are options such as --metric."""
+    """The words of a `bisect run` command; ``measurement_options`` are options such as --metric."""
     words = ["bisect", "run", names[hunt.good], names[hunt.bad], *measurement_options]
     if not hunt.worse and "--direction" not in measurement_options:
         words += ["--direction", Direction.RISE if find_metric(metric).higher_is_better else Direction.DROP]
@@ -171,7 +171,7 @@ def hunt_argv(hunt: SuggestedHunt, names: Sequence[str], metric: str, measuremen
 
 @dataclass(frozen=True, slots=True)
 class ImportedLine:
-    """The line of a series that was measured elsewhere."""
+    """A series of values, one for each commit, that another program has measured; and its steps."""
 
     line: SpeedLine
     commits: Sequence[str]  # commits as they are printed, oldest first
@@ -179,14 +179,15 @@ class ImportedLine:
     measurement_options: Sequence[str]  # options of the hunts
 
     def hunt_argv(self, step: LevelStep) -> list[str]:
-        """The words of the command that hunts for a step."""
+        """The words of the `bisect run` command that hunts for a step."""
         worse, least = makes_worse(step, self.metric), abs(step.size.middle - 1)
         hunt = SuggestedHunt(step.first, step.last, worse, (self.line.work,), least)
         options = [word.replace("{series}", self.line.work) for word in self.measurement_options]
         return hunt_argv(hunt, self.commits, self.metric, options)
 
     def sentence(self) -> str:
-        """A line about the series: its commits, its scatter, the readings that were left out, and its steps."""
+        """A line of text about the series: the number of commits, the scatter, the number of outliers that were left
+        out, and the number of steps."""
         outliers, scatter_of_line = self.line.ratios.count(None), self.line.scatter
         scatter = "" if scatter_of_line is None else f" with a scatter of {percent(scatter_of_line)}"
         omitted = f", {count(outliers, 'outlier')} omitted" if outliers else ""
@@ -205,7 +206,8 @@ class ImportedLine:
 
 
 def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
-    """A line for each series, and a table of their steps; below each step is the command that hunts for the step."""
+    """A line of text for each imported series, and a table of all steps; below each step is the command that hunts for
+    the step."""
     yield from (entry.sentence() for entry in lines)
     rows, hunts = [], []
     for entry in lines:
@@ -218,11 +220,8 @@ def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
             rows.append(tuple(map(printable, cells)))
             hunts.append(f"    {shell_words(entry.hunt_argv(step))}")
     if rows:
-        head, *table_lines = table(
-            ("after", "since", "within (95 %)", "ratio (95 %)", "", "false alarm", "series"),
-            rows,
-            right=("false alarm",),
-        )
+        columns = ("after", "since", "within (95 %)", "ratio (95 %)", "", "false alarm", "series")
+        head, *table_lines = table(columns, rows, right=("false alarm",))
         yield from ["", head]
         for line, hunt in zip(table_lines, hunts, strict=True):
             yield from (line, hunt)
@@ -230,7 +229,7 @@ def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
 
 
 def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
-    """The chart of a workload's line, as text: a row for each release."""
+    """The chart of a workload as lines of text, with a row for each release."""
     names = [printable(subject.name) for subject in trial.request.subjects]
     measured = [ratio for ratio in line.ratios if ratio is not None]
     if not measured:
@@ -264,7 +263,8 @@ def requested_series(trial: SessionState) -> ReleaseSeries:
 
 
 def series_object(trial: SessionState) -> dict[str, Any]:
-    """The lines, their steps and their hunts, as an object for JSON output."""
+    """The speeds of the releases in each workload, the steps, and the hunts for the steps, as an object for JSON
+    output."""
     lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
     return {
         "rate": RATE,
@@ -298,8 +298,8 @@ def step_object(step: LevelStep, names: Sequence[str], metric: str) -> dict[str,
 
 
 def night_sentences(trial: SessionState) -> Iterator[str]:
-    """Sentences with the result of a night: for each workload, the new tip relative to the tip before it, or the
-    failure.
+    """Sentences with the result of a night: for each workload, the speed of the new tip relative to the previous tip,
+    or the failure of the tip.
     """
     request = trial.request
     *earlier, tip = (build.name for build in request.subjects)
@@ -322,7 +322,8 @@ def night_sentences(trial: SessionState) -> Iterator[str]:
 def steps_with_hunts(
     trial: SessionState, lines: Sequence[SpeedLine]
 ) -> Iterator[tuple[SpeedLine, LevelStep, DropHunt | None, str]]:
-    """The steps of each line, oldest first; with the hunt for a step for the worse, or None, and its outcome in words."""
+    """For each step, oldest first: the workload's line, the step, the hunt for the step (or None), and the outcome of
+    the hunt in words. Only steps for the worse are hunted."""
     for work, line in enumerate(lines):
         for step in line.steps:
             hunts = [
@@ -340,7 +341,8 @@ def steps_with_hunts(
 
 
 def branch_sentences(trial: SessionState, branch: BranchLine) -> Iterator[str]:
-    """Sentences that describe a branch: its steps, and the latest tips if they could not be built."""
+    """Sentences about a watched branch: its steps and, if the latest tips could not be built, a sentence about these
+    tips."""
     names = [build.name for build in trial.request.subjects]
     found_steps = [*steps_with_hunts(trial, branch.lines)]
     yield f"The series has {count(len(names), 'tip')} and {count(len(found_steps), 'step')}{':' if found_steps else '.'}"
@@ -356,7 +358,8 @@ def unbuilt_tip_sentences(branch: BranchLine) -> Iterator[str]:
 
 
 def branch_document(trial: SessionState, branch: BranchLine, page_name: Callable[[int], str]) -> Document:
-    """The page of a branch; ``page_name`` returns the address of the page of a hunt that names a commit."""
+    """The page of a watched branch. ``page_name`` returns the file name of a hunt's page, to which the page of the
+    branch links if the hunt names a commit."""
     request = trial.request
     figures = line_figures(trial, branch.lines, "tip", "tips, oldest first")
     rows = []

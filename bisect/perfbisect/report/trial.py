@@ -1,7 +1,7 @@
-"""The report of a trial: a comparison, a proof, an A/A, or a series of releases.
+"""The report of a trial: a comparison, a proof, an A/A test, or a series of releases.
 
-Tables have the layout of benchmark reports: a column for each build except the first, and a row for each workload; in
-each row, the name comes after the numbers.
+Tables have a column for each build except the first, and a row for each workload; the name of the workload is the last
+cell of a row.
 """
 
 import math
@@ -72,7 +72,7 @@ TONES = {"worse": "bad", "better": "good", "": "unclear"}
 def document(
     trial: SessionState, *, detailed: bool = True, for_page: bool = False, history: Path | None = None
 ) -> Document:
-    """The report of a trial; ``detailed`` adds costs per operation; ``for_page`` adds charts."""
+    """The report of a trial; ``detailed`` adds the costs per operation, and ``for_page`` adds charts."""
     request = trial.request
     names = [build.name for build in request.subjects]
     of = names if len(names) <= 4 else [names[0], "…", names[-1]]
@@ -115,7 +115,7 @@ def setting_facts(trial: SessionState) -> Iterator[tuple[str, str]]:
 
 
 def headline(trial: SessionState, rows: Sequence[WorkloadRatios], names: Sequence[str]) -> str:
-    """The result in one line: how many ratios are worse or better; for a series of releases, the number of steps."""
+    """The result in one line: the number of worse and better ratios; for a series of releases, the number of steps."""
     request, works = trial.request, count(len(trial.request.works), "workload")
     if request.series:
         steps = sum(len(line.steps) for line in speed_lines(trial))
@@ -128,7 +128,7 @@ def headline(trial: SessionState, rows: Sequence[WorkloadRatios], names: Sequenc
 
 
 def comparison_sections(trial: SessionState, rows: Sequence[WorkloadRatios], *, for_page: bool) -> Iterator[Section]:
-    """The sections of a comparison: ratios, their intervals, groups, service levels."""
+    """The sections of a comparison: the ratios, their confidence intervals, groups of workloads, and service levels."""
     if for_page:
         title = f"Relative to {trial.request.subjects[0].name}"
         yield Section(title, (Prose(column_legend(trial)), plotted_ratio_table(trial, rows)), "ratios")
@@ -164,13 +164,13 @@ def benchmark_table(
     kind: str = "",
     csv_head: tuple[str, ...] = (),
 ) -> Table:
-    """A table whose last column, with the title ``name_title``, has the names of the rows."""
+    """A table with the names of the rows in the last column, whose title is ``name_title``."""
     csv_titles = (*csv_head, name_title) if csv_head else ()
     return Table((*head, name_title), tuple(rows), head, lines_above, kind, numbers_first=True, csv_head=csv_titles)
 
 
 def column_legend(trial: SessionState) -> tuple[str, ...]:
-    """Lines that name the build of each column, its version and path, and the baseline."""
+    """Lines of text that explain the columns: the build of each column, its version and path, and the baseline."""
     builds = []
     for build in trial.request.subjects:
         version = f" ({build.version})" if build.version and build.version not in build.name else ""
@@ -181,7 +181,7 @@ def column_legend(trial: SessionState) -> tuple[str, ...]:
 
 
 def ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
-    """The table of ratios. The culprits of hunted drops are notes below ratios or, in CSV, separate columns."""
+    """The table of ratios. The culprit of a hunted drop is a note at the ratio or, in CSV, a separate column."""
     works = trial.request.works
     hunts = {(works[drop.work].name, drop.last): drop for drop in sorted(trial.hunts, key=lambda drop: drop.hunt)}
 
@@ -201,7 +201,7 @@ def ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
 
 
 def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
-    """The table of the intervals of all ratios. As CSV, the table also states whether each ratio is better or worse."""
+    """The table of the confidence intervals. In CSV, the table also states whether each ratio is better or worse."""
     counts = sorted({ratio.rounds for row in rows for ratio in row.ratios if ratio}) or [0]
     rounds = f"{counts[0]} to {count(counts[-1], 'round')}" if len(counts) > 1 else count(counts[0], "round")
 
@@ -215,9 +215,8 @@ def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table
 
 
 def rows_by_group(rows: Sequence[WorkloadRatios], make_cell: RatioCell, csv_columns: int) -> Iterator[Row]:
-    """A row for each workload, and an empty row between groups of workloads, unless each group has only one workload.
-
-    In CSV each cell fills ``csv_columns`` columns.
+    """A row for each workload, and an empty row between groups of workloads, except if each group has only one
+    workload. In CSV, each cell fills ``csv_columns`` columns.
     """
     several, no_value = len({row.group for row in rows}) < len(rows), missing_cell(csv_columns)
     for number, line in enumerate(rows):
@@ -245,7 +244,7 @@ def plotted_ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
 
 
 def cost_tables(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[Table]:
-    """Tables for each workload: the costs and the counters per operation, absolute and relative to the first build."""
+    """For each workload, tables of costs and counters per operation: absolute, and relative to the first build."""
     builds = [subject.name for subject in trial.request.subjects]
     unit = "cpu/o in % of the machine per o/s" if is_machine_cpu(trial) else "cpu/o in µs"
 
@@ -286,7 +285,7 @@ def counter_table(trial: SessionState, work: WorkloadRatios, title: str, make_ce
 
 
 def background_table(trial: SessionState) -> Table | None:
-    """The background rates that each build sustained, failures in colour; None if there are no background workloads."""
+    """The table of the background rates (service levels) that each build sustained; None without background loads."""
 
     def cell(rate: float, sustained: bool = True) -> Cell:
         return Cell(figure(rate), (f"{rate:.6g}", "" if sustained else "fails"), "" if sustained else "worse")
@@ -329,7 +328,7 @@ def trial_remarks(trial: SessionState) -> Iterator[str]:
 
 
 def page_sections(trial: SessionState, history: Path | None) -> Iterator[Section]:
-    """Further sections of a page: the runs of each workload in order of time, the builds, the host, the command."""
+    """The sections that only a page has: the runs of each workload in order of time, builds, host, and command."""
     from perfbisect.report.page.charts import pairs_figure, run_drawings, runs_figure
 
     request, names = trial.request, [build.name for build in trial.request.subjects]
@@ -352,7 +351,7 @@ def page_sections(trial: SessionState, history: Path | None) -> Iterator[Section
 
 
 def noise_summary(trial: SessionState) -> tuple[str, ...]:
-    """The summary of an A/A: the build, its number of visits and its number of runs."""
+    """The summary of an A/A test: the build, the number of visits, and the number of runs."""
     request, subject = trial.request, trial.request.subjects[0]
     estimate = noise.noise_of_trial(trial)
     if estimate is None:
@@ -367,7 +366,7 @@ def noise_summary(trial: SessionState) -> tuple[str, ...]:
 
 
 def noise_sections(trial: SessionState) -> Iterator[Section]:
-    """The sections of an A/A: how runs vary, and the smallest detectable change."""
+    """The sections of an A/A test: how much runs vary, and the smallest detectable change."""
     estimate = noise.noise_of_trial(trial)
     if estimate is None:
         return

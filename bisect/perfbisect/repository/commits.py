@@ -285,10 +285,8 @@ def proposed_range(repo: Repository) -> ProposedRange:
         return ProposedRange(newest[0].version, "HEAD", patterns)
     first_parents = git(repo, "rev-list", "--first-parent", f"--max-count={FEW + 1}", head).split()
     if len(first_parents) == 1:
-        raise UsageError(
-            f"{repo.folder} has only one commit, so there is no range to search.",
-            "Check whether the clone has its whole history.",
-        )
+        advice = "Check whether the clone has its whole history."
+        raise UsageError(f"{repo.folder} has only one commit, so there is no range to search.", advice)
     return ProposedRange(f"HEAD~{len(first_parents) - 1}", "HEAD", patterns)
 
 

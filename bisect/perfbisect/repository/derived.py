@@ -1,24 +1,24 @@
-"""Makes commits that the user's repository does not have: a tip (an existing commit) without the changes of some of its
-ancestors, by `git revert`, or a commit with a patch.
+"""Makes commits that the user's repository lacks: an existing commit (the tip) without the changes of some of its
+ancestors, by `git revert`; or a commit with a patch.
 
 **Reverts.** A revert is made in a temporary repository, which reads the objects of the user's repository. The user's
-repository is only read: it gets no object, reference or file. For the revert, git's index contains all files of the
-tree, and the work tree is empty. git treats a file that is missing in the work tree as unchanged, so git writes only
-the files that a revert changes.
+repository is only read: nothing is added to it. For the revert, git's index contains all files of the tree, and the
+work tree is empty. git treats a file that is missing in the work tree as unchanged, so git writes only the files that
+the revert changes.
 
-Paths that a recipe ignores cannot change the speed. Ignored paths keep the version of the tip, so that a conflict in
-documentation or tests does not prevent the revert. The tip's version of a file is also kept if the conflict is in a
-file that no build reads.
+Paths that a recipe ignores cannot change the speed. Files at ignored paths are not reverted, so that a conflict in
+documentation or tests does not prevent the revert. A file with a conflict is also left unchanged if no build reads the
+file.
 
-A conflict between the revert and a later commit is also settled if both changed adjacent lines, but not the same lines.
-git merges two changes of a file only if unchanged lines are between them. Adjacent changes are frequent in reverts,
-because later commits often add functions right after the functions of the reverted commit. If one side only added lines
-before and after the lines that the other side replaced, only one result is possible: the new lines of the other side,
-with the added lines around them.
+perfbisect also settles a conflict in which the revert and a later commit change adjacent lines, but not the same lines.
+git merges two changes of a file only if unchanged lines are between the changes. Adjacent changes are frequent in
+reverts, because later commits often add functions right after the functions of the reverted commit. If the later commit
+only added lines before and after lines that the revert replaces (or the reverse), only one result is possible: the
+replaced lines, with the added lines before and after.
 
 **Patches.** A patch is applied to an index, not to files. So a patch cannot write outside of the tree, follow a
-symbolic link, or overwrite a file that a build made. The lines that a patch changes or quotes must exist in the file,
-but may have other line numbers.
+symbolic link, or overwrite a file that a build made. The lines that a patch removes, and its context lines, must exist
+in the file, but may have other line numbers.
 """
 
 import base64
@@ -57,14 +57,14 @@ _SHOWN = 10  # most paths with conflicts that a message names
 
 
 class CannotRevert(PerfBisectError):
-    """The commits cannot be reverted, or the revert changes nothing."""
+    """Raised because commits cannot be reverted without conflicts, or because the revert changes nothing."""
 
     exit_status = INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
 class RevertedCommit:
-    """A commit from which the changes of other commits were reverted; it exists only in a temporary repository."""
+    """A new commit without the changes of some of its ancestors, which exists only in a temporary repository."""
 
     repository: Repository  # the user's repository, with this commit and its objects
     commit: str  # full hash
@@ -78,13 +78,11 @@ def temporary_revert(
     repo: Repository, tip: str, commits: Sequence[str], ignore: Sequence[str],
     is_unread: Callable[[str], bool] = lambda path: False, compare_command: str = "bisect compare GOOD BAD reverted",
 ) -> Iterator[RevertedCommit]:  # fmt: skip
-    """A commit with the tree of ``tip``, but without the changes of ``commits`` (full hashes, newest first). The
-    changes of a merge are relative to its first parent.
-
-    Equal arguments always give the same commit. Raises CannotRevert for a conflict in a path that matches no pattern of
-    ``ignore`` (a recipe's globs) and for which ``is_unread`` is false; the advice shows ``compare_command``, which
-    compares a revert by hand. Also raises CannotRevert if the revert changes nothing. Raises EnvironmentFailure if git
-    fails.
+    """A new commit: ``tip`` without the changes of its ancestors ``commits`` (full hashes, newest first). The changes
+    of a merge commit are relative to its first parent. Equal arguments always give the same hash. Raises CannotRevert
+    for a conflict in a file that a build may read: its path matches no glob in ``ignore``, and ``is_unread(path)`` is
+    false. The advice then shows ``compare_command``, with which the user compares a revert made by hand. Also raises
+    CannotRevert if the revert changes nothing. Raises EnvironmentFailure if git fails.
     """
     with temporary_bare_repository(repo) as bare:
         ask = TemporaryGit(bare)
@@ -121,12 +119,9 @@ def temporary_revert(
 def _tree_without_commits(
     bare: Path, tree: str, commits: Sequence[str], ignore: Sequence[str], is_unread: Callable[[str], bool]
 ) -> tuple[str, list[str], list[str], list[str]]:
-    """The hash of ``tree`` after `git revert` with the arguments ``commits``, and three lists of paths that had a
-    conflict.
-
-    The first list has the paths in which conflicts of adjacent lines were settled, the second list the paths that keep
-    the tip's version, and the third list the paths whose conflict remains. If the third list is not empty, the hash is
-    "".
+    """The hash of ``tree`` after `git revert` of ``commits``, and three lists of paths that had a conflict: paths in
+    which conflicts of adjacent lines were settled, paths that were left unchanged, and paths whose conflict remains. If
+    a conflict remains, the hash is "".
     """
     with TemporaryDirectory(prefix="revert-", dir=bare) as folder:
         ask = TemporaryGit(bare, Path(folder))
@@ -150,7 +145,8 @@ def _tree_without_commits(
 
 @dataclass(frozen=True, slots=True)
 class TemporaryGit:
-    """Runs git in a temporary repository. If ``folder`` is given, git's index and work tree are in this folder."""
+    """Runs git commands in a temporary repository. If ``folder`` is given, git's index and work tree are in this
+    folder."""
 
     bare: Path
     folder: Path | None = None
@@ -173,15 +169,15 @@ class TemporaryGit:
         return done.stdout
 
     def content(self, blob: str) -> bytes:
-        """The content of a file."""
+        """The content of the file with the hash ``blob``."""
         file = self.bare / self.git("unpack-file", blob).strip()
         content = file.read_bytes()
         file.unlink()
         return content
 
     def conflicts(self) -> dict[str, dict[str, tuple[str, str]]]:
-        """The paths with a conflict: path → side ("1" the base, "2" ours, "3" theirs) → mode and blob of the file on
-        this side."""
+        """For each path with a conflict, a dict that maps the side ("1" the base, "2" ours, "3" theirs) to the mode and
+        blob of the file on this side."""
         conflicts: dict[str, dict[str, tuple[str, str]]] = {}
         for entry in filter(None, self.git("ls-files", "--unmerged", "-z").split("\0")):
             head, _, path = entry.partition("\t")
@@ -190,8 +186,8 @@ class TemporaryGit:
         return conflicts
 
     def settle_file(self, path: str, stages: Mapping[str, tuple[str, str]]) -> bool:
-        """Merge a file if the changes of both sides are adjacent, but not in the same lines; returns false if this is
-        impossible."""
+        """Settle the conflict in a file if the two sides changed adjacent lines, but not the same lines; returns
+        whether this was possible."""
         assert self.folder
         modes = {mode for mode, _ in stages.values()}
         if len(stages) < 3 or len(modes) > 1 or not modes <= {"100644", "100755"}:
@@ -216,8 +212,8 @@ def _shortened_hashes(commits: Sequence[str]) -> str:
 
 
 def settle_conflicts(merged: bytes) -> bytes | None:
-    """The output of `git merge-file --diff3 --marker-size=MARKER` with settled conflicts; None if a conflict cannot be
-    settled.
+    """``merged``, the output of `git merge-file --diff3 --marker-size=MARKER`, after settling its conflicts; None if
+    one of its conflicts cannot be settled.
     """
     signs = [re.escape(sign * MARKER) for sign in (b"<", b"|", b"=", b">")]
     ours, base, theirs, end = (rb"^" + sign + rb"(?: [^\n]*)?\n" for sign in signs)
@@ -233,8 +229,8 @@ def settle_conflicts(merged: bytes) -> bytes | None:
 
 
 def settle_lines(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[bytes]) -> list[bytes] | None:
-    """The lines of one settled conflict; None if both sides changed the same lines, or added lines at the same
-    position.
+    """The merged lines of one conflict; None if ``ours`` and ``theirs`` changed the same lines of ``base``, or added
+    lines at the same position.
     """
     for side, opposite in ((ours, theirs), (theirs, ours)):
         size = len(base)
@@ -274,7 +270,8 @@ def encoded_patch(content: bytes) -> str:
 
 
 def parsed_apply_output(printed: str) -> tuple[str, str]:
-    """The new commit and "", or "" and git's first error, parsed from the output of the script ``APPLY``."""
+    """The result of applying a patch, from the output of the script ``APPLY``: the hash of the new commit and ""; or,
+    after a failure, "" and git's first error."""
     first, _, details = printed.partition("\n")
     return ("", apply_failure_reason(details)) if first == "refused" else (first.strip(), "")
 
@@ -286,8 +283,8 @@ def apply_failure_reason(stderr: str) -> str:
 
 
 def apply_patch(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
-    """Apply a patch to a commit in the temporary repository ``bare``; returns the new commit and "", or "" and git's
-    first error."""
+    """Apply a patch to a commit in the temporary repository ``bare``. Returns the hash of the new commit and ""; or, if
+    the patch does not apply, "" and git's first error."""
     done = run_git([str(bare), commit], bare, isolated_environment(), encoded_patch(content), script=APPLY)
     return parsed_apply_output(done.stdout) if done.returncode == 0 else ("", apply_failure_reason(done.stderr))
 
@@ -298,8 +295,6 @@ def paths_of_patch(bare: Path, name: str, content: bytes) -> list[str]:
     command = [f"--git-dir={bare}", "apply", "--numstat", "-z"]
     done = run_git(command, bare, isolated_environment(), text, errors="surrogateescape")
     if done.returncode:
-        raise UsageError(
-            f"git cannot read the patch {name}: {apply_failure_reason(done.stderr)}.",
-            "Use the output of `git diff` or `git format-patch --stdout`.",
-        )
+        advice = "Use the output of `git diff` or `git format-patch --stdout`."
+        raise UsageError(f"git cannot read the patch {name}: {apply_failure_reason(done.stderr)}.", advice)
     return [line.split("\t", 2)[2] for line in done.stdout.split("\0") if line.count("\t") >= 2]

@@ -70,10 +70,8 @@ def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow:
     answer = _git_answer(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it])
     is_shallow, object_format, objects = answer.split("\n", 2)
     if is_shallow == "true" and not allow_shallow:
-        raise UsageError(
-            f"{path} is a shallow clone: a part of its history is missing.",
-            f"Fetch the whole history: git -C {shlex.quote(str(path))} fetch --unshallow",
-        )
+        text = f"{path} is a shallow clone: a part of its history is missing."
+        raise UsageError(text, f"Fetch the whole history: git -C {shlex.quote(str(path))} fetch --unshallow")
     # git before 2.29, which has only sha1, prints the unknown option itself.
     object_format = "sha1" if object_format.startswith("--") else object_format
     object_folder = (git_dir / objects.removesuffix("\n")).resolve()
@@ -104,10 +102,8 @@ def _check_is_utf8(path: Path) -> None:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise UsageError(
-            f"The path of the repository {printable_path(path)} is not UTF-8.",
-            "Rename the folder, or clone the repository.",
-        ) from None
+        text = f"The path of the repository {printable_path(path)} is not UTF-8."
+        raise UsageError(text, "Rename the folder, or clone the repository.") from None
 
 
 def _git_answer(folder: Path, arguments: list[str]) -> str:
@@ -123,8 +119,8 @@ def _git_answer(folder: Path, arguments: list[str]) -> str:
 def has_uncommitted_changes(repo: Repository) -> bool:
     """Whether the user's checkout has uncommitted changes of tracked files; False without a checkout.
 
-    Filters (``filter.NAME.clean``) are not run, because they are programs that the repository could choose. So a file
-    with a filter counts as unchanged.
+    Filters (``filter.NAME.clean``) are programs that the configuration of the repository may name, so filters are not
+    run. Therefore a file with a filter counts as unchanged.
     """
     if repo.work_tree is None:
         return False

@@ -1,13 +1,12 @@
-"""Reads git objects by GitPython. The git processes of GitPython get only the environment variables and options of
-``repository.git``.
+"""Reads git objects by the library GitPython. The git processes that GitPython starts get only the environment
+variables and options that ``repository.git`` defines.
 
 By default GitPython would pass on the whole environment of this process, search for the repository again, and run git
-on import. So GitPython is imported with an isolated environment, gets the repository that git has found, and starts its
-commands by ``IsolatedGit.execute``. perfbisect uses GitPython only to read objects. References, the commit graph, and
-operations that can run other programs are left to git commands. If GitPython finds an error in a tree, a git command
-reads the tree.
+on import. So GitPython is imported with an isolated environment, is given the path of the repository, and starts its
+commands by ``IsolatedGit.execute``. perfbisect reads only objects by GitPython. References, the commit graph, and all
+operations that can run other programs use git commands. If GitPython cannot read a tree, a git command reads the tree.
 
-Modules import this module only inside of functions, because the import takes a tenth of a second.
+Other modules import this module inside of functions, not at their top, because the import takes a tenth of a second.
 """
 
 import os
@@ -42,7 +41,8 @@ Header = tuple[str, str, int]  # hash, type and size in bytes of an object
 
 
 class IsolatedGit(Git):
-    """git in a repository. The stderr of git goes to a file, so that git never waits until its stderr is read."""
+    """Starts git commands in a repository for GitPython. The stderr of git is written to a file, so that git never
+    waits for a reader of its stderr."""
 
     def __init__(self, repository: Repository, stderr_file: IO[bytes]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class IsolatedGit(Git):
     def execute(  # type: ignore[override]
         self, command: Sequence[str], istream: int | None = None, **_: Any
     ) -> "Git.AutoInterrupt":
-        """Start a git command as a process; GitPython reads objects only by such processes."""
+        """Start a git command as a process. GitPython calls this method to read objects."""
         process = subprocess.Popen(
             ["git", *OPTIONS, *repository_arguments(self._repository), *command[1:]],
             cwd=self._repository.git_dir,
@@ -65,7 +65,7 @@ class IsolatedGit(Git):
 
 
 class ObjectReader(Repo):
-    """Reads the objects of a repository that git has found."""
+    """Reads the objects of a repository."""
 
     def __init__(self, repository: Repository, stderr_file: IO[bytes]) -> None:
         # Not GitPython's __init__, which would search for the repository by different rules, and read its configuration.
@@ -74,7 +74,7 @@ class ObjectReader(Repo):
         self.odb = GitCmdObjectDB(str(repository.objects), self.git)
 
     def object_header(self, name: str) -> Header | None:
-        """The header of an object, given by any name that git understands; None if the name is unknown or ambiguous."""
+        """The header of an object; ``name`` is any name that git resolves. None if the name is unknown or ambiguous."""
         try:
             sha, kind, size = self.git.get_object_header(name)
         except ValueError:
@@ -86,15 +86,15 @@ class ObjectReader(Repo):
         return self.git.get_object_data(name)[3]
 
     def tree(self, name: str) -> Tree:  # type: ignore[override]
-        """The tree of a commit; for the name of a tree, this tree. Raises ValueError if there is no such commit or
-        tree.
+        """The tree of the commit ``name``, or the tree ``name`` itself. Raises ValueError if no commit or tree has this
+        name.
         """
         sha, _, _ = self.git.get_object_header(f"{name}^{{tree}}")
         return Tree(self, bytes.fromhex(_text(sha)), Tree.tree_id << 12, "")
 
     def tree_entries(self, name: str, *, recursive: bool) -> Iterator[IndexObject]:
-        """The entries of a tree; with ``recursive``, all entries of its subfolders, without the subfolders themselves.
-        Raises ValueError or TypeError if the object is not a tree.
+        """The entries of a tree. If ``recursive`` is true, also the entries of all its subfolders, but not the
+        subfolders themselves. Raises ValueError or TypeError if the object is not a tree.
         """
         top = self.tree(name)
         items = top.traverse() if recursive else top
@@ -102,14 +102,15 @@ class ObjectReader(Repo):
 
 
 def _text(value: str | bytes) -> str:
-    """The value as text, because headers in GitPython are bytes although their declared type is str."""
+    """``value`` as str. The function is necessary because headers in GitPython are bytes, although their declared type
+    is str."""
     return value if isinstance(value, str) else value.decode()
 
 
 @contextmanager
 def object_reader(repository: Repository) -> Iterator[ObjectReader]:
-    """An ObjectReader; the repository must use SHA-1. Raises EnvironmentFailure at the end of the ``with`` block if git
-    failed.
+    """During the ``with`` block, an ObjectReader for a repository that uses SHA-1. Raises EnvironmentFailure at the end
+    of the block if git failed.
     """
     with TemporaryFile() as said:
         opened = ObjectReader(repository, said)
@@ -126,7 +127,7 @@ def object_reader(repository: Repository) -> Iterator[ObjectReader]:
 
 
 def _exit_status(process: "Git.AutoInterrupt") -> int:
-    """Close the pipes of a git process, and return its exit status; its remaining output is not read."""
+    """Close the pipes of a git process without reading its remaining output, and return its exit status."""
     with suppress(BrokenPipeError):
         process.stdin.close()
     process.stdout.close()
@@ -142,8 +143,8 @@ class GitProgress(RemoteProgress):
         self._step: tuple[str, int, int] | None = None
 
     def parsed_progress(self, line: str) -> tuple[str, int, int] | None:
-        """From a line that reports git's progress: the activity, the finished steps, and all steps; None for any other
-        line."""
+        """From a line in which git reports its progress: the activity, the number of finished steps, and the number of
+        all steps; None for any other line."""
         self._step = None
         self.new_message_handler()(line)
         return self._step
@@ -151,7 +152,7 @@ class GitProgress(RemoteProgress):
     def update(
         self, op_code: int, cur_count: str | float, max_count: str | float | None = None, message: str = ""
     ) -> None:
-        """Called by GitPython for a line of progress."""
+        """GitPython calls this method for each line of progress."""
         if max_count:
             activity = (self._cur_line or "").removeprefix("remote: ").partition(":")[0]
             self._step = activity, int(cur_count), int(max_count)

@@ -6,9 +6,9 @@ tree of a parent, the two commits cannot differ in speed. The commit is then rem
 become children of this parent. If such a commit is a merge, git does not follow the merge's other parents, because none
 of their changes is in the result.
 
-Parents outside of the range are replaced by node 0, the good end. Except: if a branch began before good, the commit at
-which it began (the branch point) gets a separate node, unless this commit equals good in all paths that are not
-ignored.
+Parents outside of the range are replaced by node 0, the good end. There is one exception: if a branch began before
+good, the commit at which the branch began (the branch point) gets a separate node, unless this commit equals good in
+all paths that are not ignored.
 
 A resumed hunt reads the graph again, so each reading must give the same graph. Therefore each parent outside of the
 range is given to git as an excluded commit; otherwise the dates of commits could decide whether git stops at these
@@ -91,7 +91,7 @@ def read_range(
 
 
 def _merge_base(repo: Repository, good: str, bad: str) -> str:
-    """The merge base of good and bad. Raises UsageError if the two are equal, are swapped, or have no common history."""
+    """The merge base of good and bad. Raises UsageError if they are equal or swapped, or have no common history."""
     if good == bad:
         raise UsageError(f"Good and bad are the same commit {good[:10]}.", "Give two different revisions.")
     base = git(repo, "merge-base", good, bad, allowed=(0, 1)).strip()
@@ -109,7 +109,8 @@ def _merge_base(repo: Repository, good: str, bad: str) -> str:
 def _first_containing_base(
     repo: Repository, base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]
 ) -> str | None:
-    """For a walk along first parents: the oldest commit of the walk that contains ``base``; None if all its commits do."""
+    """The oldest commit that contains ``base``, among the commits of a walk along first parents; None if all these
+    commits contain ``base``."""
     if base in boundary:
         return None
     later = set(git(repo, "rev-list", "--ancestry-path", "--stdin", stdin=f"{bad}\n^{base}").split())

@@ -1,1 +1,2 @@
-"""A simulated lab: real hunts search on a simulated host and a simulated history, whose culprit is known."""
+"""Simulates measurements: the real search runs on a simulated host and a simulated git history whose culprit is
+known."""

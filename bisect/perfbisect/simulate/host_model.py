@@ -1,10 +1,11 @@
-"""A model of how a simulated host and its workload disturb readings, and how long builds and runs take.
+"""The model of a simulated host: how the host and its workload disturb readings, and how long builds and runs take.
 
-The ``HostSpeed`` of a host changes with time, independently of the measurements.
+The speed of a simulated host changes with time, independently of the measurements (``HostSpeed``).
 
-Each purpose in a simulated world has a separate random generator, so that a draw for one purpose changes no other
-random values. Therefore two search rules in the same world meet the same culprit, the same layouts, the same drift at
-the same hour, and the same noise in the n-th run of a build.
+A simulation has a separate random generator for each purpose, such as drift, so that an additional random number for
+one purpose does not change the random numbers for other purposes. If two versions of the search are simulated with the
+same seed, both have the same culprit, the same layouts, the same drift at the same time, and the same noise in the n-th
+run of a build.
 """
 
 import bisect
@@ -25,7 +26,8 @@ RandomDraw = IntEnum(
 
 
 def random_generator(seed: int, purpose: RandomDraw, number: int = 0) -> np.random.Generator:
-    """A random generator for one purpose; ``number`` is the number of a host or a build."""
+    """The random generator for one purpose, such as the drift of a host; ``number`` is the number of the host or the
+    build."""
     return np.random.default_rng([seed, int(purpose), number])
 
 
@@ -33,8 +35,8 @@ def random_generator(seed: int, purpose: RandomDraw, number: int = 0) -> np.rand
 class HostModel:
     """The properties of a simulated host.
 
-    Changes and standard deviations refer to the logarithm of the metric; times are in seconds. A disturbance is not
-    simulated if its size or its share is 0.
+    Changes and standard deviations refer to the logarithm of the metric; times are in seconds. A disturbance whose size
+    or share is 0 is not simulated.
     """
 
     noise: float = 0.01  # s.d. of a run
@@ -79,8 +81,8 @@ DAY = 86400.0
 
 
 class HostSpeed:
-    """The effect of one host on the log metric at any time; random values are drawn only up to the latest requested
-    time.
+    """The effect of one host on the logarithm of the metric, as a function of time. Random values are drawn only up to
+    the latest requested time.
     """
 
     def __init__(self, habits: HostModel, seed: int, host: int) -> None:
@@ -96,7 +98,7 @@ class HostSpeed:
         self._level = habits.host_spread * float(random_generator(seed, RandomDraw.HOST, host).normal())
 
     def value_at(self, seconds: float) -> float:
-        """The effect of the host on the log metric, ``seconds`` after the begin of the hunt."""
+        """The effect of the host on the logarithm of the metric, ``seconds`` after the begin of the hunt."""
         habits = self._habits
         change = self._level + self._slope * seconds
         if habits.drift:
@@ -129,7 +131,8 @@ class Drift:
 
 
 class JumpProcess:
-    """A value that is 0 at first and changes at random times; ``draw`` computes the next value from the present value."""
+    """A value that is 0 at the beginning and changes at random times; ``draw`` returns the next value for the present
+    value."""
 
     def __init__(self, rng: np.random.Generator, length: float, draw: Callable[[float], float]) -> None:
         self._rng, self._length, self._draw = rng, length, draw

@@ -5,9 +5,9 @@ The logarithm of the metric of a run is the sum of the build's level, the effect
 that time, the effect of the visit, and noise. The noise is sometimes an outlier, or has a second mean, as on a host
 with two speeds.
 
-Each build has a usual layout. If a build is linked again, a new layout is drawn at random. Equal seeds give equal
-worlds. The noise of the n-th run of a build, and the effect of the build's n-th visit, are the same whenever the run or
-the visit takes place.
+Each build has a usual layout. If a build is linked again, a new layout is drawn at random. Two worlds with equal seeds
+and equal parameters behave in the same way. The noise of the n-th run of a build, and the effect of the build's n-th
+visit, are the same whenever the run or the visit takes place.
 """
 
 import math

@@ -1,17 +1,17 @@
-"""The central history: a PostgreSQL database with the sessions of many histories.
+"""The central history: a PostgreSQL database that contains the sessions of the local histories of many users.
 
 The tables and views have the same names as in a local history. The name of a session is ORIGIN:NUMBER: the name of the
 local history, and the number of the session in this history. The name of a batch also has the form ORIGIN:NUMBER. The
-entries of a log have the same numbers as in the local history, which are unique only within a session. Columns with
-JSON have PostgreSQL's type `json`, which keeps the text unchanged.
+entries of a log keep the numbers that they have in the local history, so in a central history these numbers are unique
+only within a session. Columns with JSON have PostgreSQL's type `json` (not `jsonb`), which stores the text unchanged.
 
-To read a central history, perfbisect copies rows into a history in memory: either the rows that the list of all
-sessions needs, or the log of one session, with its proofs, the hunts for its drops and its batch. The copy in memory is
-then read like a local history with imported sessions.
+To read a central history, perfbisect copies rows into an SQLite history in memory: for a list of sessions, the rows
+that the list needs; for a report, the log of the session, of its proofs, of the hunts for its drops, and of its batch.
+perfbisect then reads this copy like a local history with imported sessions.
 
-The table ``pushes``, which only a central history has, stores for each session the last entry of the log that was
-pushed, a digest of the data outside of the log, which can change, and the time at which a process that works on the
-session last sent data. The time is in the column ``seen``, and is null if no process works on the session at present.
+Only a central history has the table ``pushes``. For each session, the table stores the number of the last pushed log
+entry, and a digest of the data outside of the log, because these data can change. The column ``seen`` has the time at
+which a process that works on the session last sent data; it is null if no process works on the session.
 """
 
 import re
@@ -165,7 +165,7 @@ class CentralFailure(EnvironmentFailure):
 
 
 def central_primary_key(table: str) -> tuple[str, ...]:
-    """The columns of the primary key of a table of the central history."""
+    """The names of the columns that are the primary key of a table of the central history."""
     columns = primary_key(table)
     return ("session_id", *columns) if table in (*OF_LOG, "attempts") else columns
 
@@ -176,8 +176,8 @@ def has_session_names(table: str, column: str) -> bool:
 
 
 def postgres_column_sql(table: str, column: str) -> str:
-    """The type of a column in PostgreSQL, with constraints. The constraint of ``session_id`` deletes the rows of a
-    session together with the session."""
+    """The type of a column in PostgreSQL, and its constraints. If a session is deleted, the constraint of
+    ``session_id`` also deletes the rows of this session in other tables."""
     if column == "session_id":
         return "text REFERENCES sessions ON DELETE CASCADE"
     if has_session_names(table, column):
@@ -192,7 +192,8 @@ def postgres_column_sql(table: str, column: str) -> str:
 
 
 def central_schema_sql() -> Iterator[str]:
-    """The SQL that makes an empty central history, with a role for appending and a role for reading."""
+    """The SQL that makes an empty central history, and two roles: a role that may append data, and a role that may only
+    read."""
     yield f"BEGIN;\nCREATE SCHEMA {SCHEMA};\nCOMMENT ON SCHEMA {SCHEMA} IS '{VERSION}';\nSET search_path = {SCHEMA};"
     yield from (f"{create_table_sql(table, central_primary_key(table), postgres_column_sql)};" for table in TABLES)
     yield (
@@ -209,10 +210,11 @@ def central_schema_sql() -> Iterator[str]:
 
 @contextmanager
 def central_connection(address: str, *, is_push: bool = False) -> "Iterator[Connection]":
-    """A connection to a central history, in which each statement is a transaction.
+    """A connection to a central history, in autocommit mode.
 
     Raises UsageError if there is no central history at the address, and CentralFailure if the address cannot be
-    reached. If ``is_push`` is true, the advice of CentralFailure adds that the local history has all sessions.
+    reached. If ``is_push`` is true, the advice of CentralFailure also tells the user that the local history has all
+    sessions.
     """
     if not ADDRESS.fullmatch(address):
         advice = "Write postgresql://HOST/DATABASE. Put the password into ~/.pgpass, or write it after the user, with special signs as %40."
@@ -250,8 +252,8 @@ def central_connection(address: str, *, is_push: bool = False) -> "Iterator[Conn
 
 @contextmanager
 def postgres_errors_explained(address: str, *, is_push: bool = False) -> Iterator[None]:
-    """In the ``with`` block, errors of PostgreSQL and of the connection become UsageError or CentralFailure, with
-    sentences for the user."""
+    """Within the ``with`` block, errors of PostgreSQL and of the connection are raised as UsageError or CentralFailure,
+    with a message for the user."""
     import psycopg
     from psycopg import errors
 
@@ -276,7 +278,7 @@ def first_line_of_error(failure: Exception) -> str:
 
 
 class SessionCopy(NamedTuple):
-    """A session or a batch of a central history, copied into a history in memory."""
+    """A session or a batch of a central history that was copied into a history in memory."""
 
     history: History
     id: int | str  # in ``history``: 12, c3, b2
@@ -291,7 +293,8 @@ class CentralReader:
     connection: "Connection"
 
     def hunts_and_trials(self) -> list[SessionSummary]:
-        """The summaries of all hunts, and of all trials except fitness checks, oldest first, each with its origin."""
+        """The summaries of all hunts and trials, oldest first, each with the name of the local history from which it
+        came. Fitness checks are left out."""
         numbers: dict[str, int] = {}  # name of a session → a number that is unique over all origins
         with closing(
             self._copied_to_memory(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))
@@ -310,8 +313,8 @@ class CentralReader:
 
     @contextmanager
     def session_copy(self, name: str | None = None) -> "Iterator[SessionCopy]":
-        """A copy, in memory, of a session or a batch with its related sessions; if ``name`` is None, of the latest
-        hunt.
+        """A copy, in memory, of a session or a batch, and of its related sessions. If ``name`` is None, the latest hunt
+        is copied.
 
         ``name`` is ORIGIN:ID, or a name that a user gave to hunts. If ``name`` is a name of hunts, the latest hunt with
         this name is copied. Raises UsageError if no session matches.
@@ -333,7 +336,8 @@ class CentralReader:
             yield SessionCopy(history, f"{kind}{number}" if kind else int(number), match[0])
 
     def query(self, sql: str) -> QueryResult:
-        """The result of a user's SQL, which PostgreSQL executes with the rights of the reading role."""
+        """The result of an SQL query of the user. PostgreSQL executes the query with the rights of the role that may
+        only read."""
         import psycopg
         from psycopg import errors
         from psycopg.types.numeric import FloatLoader
@@ -362,8 +366,8 @@ class CentralReader:
         number_of_name: Callable[[str], int | None],
         session_names: list[str] | None = None,
     ) -> History:
-        """A history in memory with rows of the central history. ``selection`` maps each table to the query for its
-        rows.
+        """A history in memory, into which rows of the central history are copied. ``selection`` maps the name of each
+        table to the query that returns the rows to copy.
 
         ``number_of_name`` maps the names of sessions and batches to their numbers in the copy.
         """

@@ -236,7 +236,7 @@ class History:
     def enter_drop_hunt(self, comparison: int, workload_and_builds: tuple[int, int, int] | None, hunt: int) -> None:
         """Store that a hunt searches for a drop that a comparison showed.
 
-        ``workload_and_builds``: the numbers of the workload and of the two builds; None for tips not in ``comparison``.
+        ``workload_and_builds``: numbers of the workload and of the two builds; None if ``comparison`` lacks the builds.
         """
         drop_between = json.dumps(workload_and_builds) if workload_and_builds else None
         with self.transaction() as db:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.facts import DropHunt
     from perfbisect.store.history import History
 
-FITNESS_CHECK = "fitness check"  # name of an A/A that shows how fit its host is
+FITNESS_CHECK = "fitness check"  # name of an A/A test that shows how fit its host is
 ACCEPTED_CHECK = "accepted fitness check"  # name of a check whose level the user accepted as usual
 KINDS = ("hunt", "compare", "noise", "prove")
 DAMAGED = "damaged"  # state of a session whose row cannot be read
@@ -89,14 +89,13 @@ class SessionSummary:
         return " ".join(night) if self.branch else self.series or ", ".join(self.compared)
 
     def as_json_object(self) -> dict[str, Any]:
-        """The fields for JSON output: a hunt has one ``workload``; in a trial, ``builds`` are the names of the builds."""
+        """The fields for JSON output: a hunt has a ``workload``; a trial has ``builds``, the names of its builds."""
         hunt = self.kind == "hunt"
         named = {"workload": " ".join(self.workloads)} if hunt else {"builds": self.compared}
         return {name: named[name] if name in named else getattr(self, name) for name in FIELDS[hunt].split()}
 
     def as_drop_hunt(self, workload: int, first_build: int, last_build: int) -> "DropHunt":
-        """The data of this hunt, and of the commit that it names, for a comparison in which the hunt's drop was found.
-        """
+        """The data of this hunt, and of the commit that it names, for the comparison that showed the hunt's drop."""
         from perfbisect.core.domain.facts import DropHunt
 
         named = (self.culprit or "", self.subject) if self.state in NAMED else ()
@@ -146,8 +145,7 @@ OF_HUNT = (
 
 
 def checked_value(name: str, value: Any, expected_type: Any) -> Any:
-    """``value``, unchanged. Raises ValueError for a wrong type or range, because an SQLite column can have any value.
-    """
+    """``value``, unchanged. Raises ValueError for a wrong type or range: an SQLite column can have any value."""
     fits = isinstance(value, tuple if get_origin(expected_type) is tuple else expected_type)
     if not fits and not (expected_type in (float, float | None) and isinstance(value, int)):
         raise ValueError(f"{name} is {value!r:.60}")

@@ -1,7 +1,9 @@
-"""Stores the log of a session and, in the same transaction, the rows that each event adds to other tables.
+"""Stores the events of a session in its log and, in the same transaction, the rows that each event adds to other
+tables.
 
-An event that is read from the log equals the event that was appended, except that the numbers of a belief (the search's
-estimates at a decision) are rounded. No decision reads a stored belief, because `bisect resume` calls the search again.
+An event that is read from the log equals the event that was appended, except that the search's estimates in a decision
+(the belief) are rounded. The rounding has no effect on a resumed hunt, because `bisect resume` computes the estimates
+again.
 """
 
 import json
@@ -66,11 +68,11 @@ COUNTS = dict.fromkeys((
 
 
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
-    """The JSON of an event of a hunt with the range ``candidates``. Raises ValueError for NaN.
+    """The JSON of an event; ``candidates`` is the range of the hunt. Raises ValueError for NaN.
 
-    A SessionStarted event is stored without the commits of the range, because the range can be long, and is stored once
-    for the hunt. If a diff is searched, the event is stored with its range, because each round of this search has a
-    different range.
+    The JSON of a SessionStarted event omits the commits of the range, because a range can be long, and the history
+    stores the range of a hunt separately. If the hunt searches the parts of a diff, the JSON contains the range,
+    because each round of such a hunt has another range.
     """
     if isinstance(event, SessionStarted) and event.candidates == candidates and not event.parts:
         event = replace(event, candidates=())
@@ -78,8 +80,8 @@ def encode(event: Event, candidates: tuple[str, ...]) -> str:
 
 
 def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Event:
-    """The event of type ``kind`` from its JSON ``text``; ``candidates`` is the range of the hunt, which the JSON may
-    omit."""
+    """The event of the type ``kind`` that the JSON ``text`` describes; ``candidates`` is the range of the hunt, which
+    the JSON may omit."""
     text = text.encode() if isinstance(text, str) else text
     of = codec.EVENTS.get(kind)
     half_a_pair = b"\\ud" in text  # a surrogate of UTF-16, as in names of files, which msgspec refuses
@@ -93,16 +95,14 @@ def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Ev
 
 
 def compact_json(value: object) -> str:
-    """Values, dataclasses or Structs as JSON without blanks, so that SQL can compare equal values as equal texts.
-    Raises ValueError for NaN."""
+    """The JSON of a value, a dataclass or a Struct, without blanks, so that equal values give equal texts, which SQL
+    can compare. Raises ValueError for NaN."""
     return json.dumps(to_plain(value), allow_nan=False, separators=(",", ":"))
 
 
 def check_field_values(value: object, field_name: str = "") -> None:
-    """Raise ValueError if ``value``, or a value inside of it, is invalid in an event.
-
-    Invalid values are a text that is too long, a number that is not finite, and a count, a duration, a position or a
-    probability outside its range.
+    """Raise ValueError if ``value``, or a value that it contains, is invalid in an event: a text that is too long, a
+    number that is not finite, or a count, duration, position or probability outside its range.
     """
     match value:
         case dict():
@@ -120,7 +120,8 @@ def check_field_values(value: object, field_name: str = "") -> None:
 
 
 def valid_utf8(row: Row) -> Row:
-    """The row with all texts as valid UTF-8. Names in old commits and in file systems may be invalid UTF-8."""
+    """A copy of the row in which all texts are valid UTF-8, because names in old commits and in file systems may be
+    invalid."""
     return {
         column: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
         for column, value in row.items()
@@ -133,7 +134,7 @@ def insert_row(db: "sqlite_utils.Database", table: str, row: Row) -> int:
 
 
 def remove_session(db: "sqlite_utils.Database", session: int) -> None:
-    """Remove a session with its log. The session must not be part of a batch."""
+    """Remove a session and its log. The session must not belong to a batch."""
     for table, columns in TABLES.items():
         if "session_id" in columns.split():
             db.table(table).delete_where("session_id = ?", [session])
@@ -141,7 +142,8 @@ def remove_session(db: "sqlite_utils.Database", session: int) -> None:
 
 
 def insert_host(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
-    """Insert a row for a host, unless a row with equal facts exists. Returns the id of the row."""
+    """Insert a row with the facts about a host into the table ``hosts``, unless a row with equal facts exists. Returns
+    the id of the row."""
     texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
     row = valid_utf8(asdict(host) | texts)
     table = db.table("hosts")
@@ -151,7 +153,7 @@ def insert_host(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
 
 
 def session_row(settings: Settings, start_event: SessionStarted) -> Row:
-    """The columns of a new row of the table ``sessions``. For a hunt, the additional key ``range`` has the commits of
+    """The values of a new row of the table ``sessions``, by column. For a hunt, the key ``range`` has the commits of
     the range as JSON."""
     request = start_event.request
     if not request.works:
@@ -250,8 +252,8 @@ class SessionLog:
         self.db.execute(f"UPDATE sessions SET {changes} WHERE id = ?", [*columns.values(), self.session])
 
     def _insert_fact_row(self, table: str, event: MeasuredEvent, columns: Row) -> None:
-        """Insert the row of a build, a failure or a run. The value of a column is from ``columns``; if ``columns``
-        lacks the column, from the event or the event's facts."""
+        """Insert a row for a build, a failure or a run into ``table``. The value of each column is taken from
+        ``columns`` or, if ``columns`` lacks the column, from the event or from the event's facts."""
         facts = event.facts
         columns |= self._commit_columns(facts.commit, None if self.node_by_commit is not None else event.candidate)
         fields = {name: event if hasattr(event, name) else facts for name in TABLES[table].split()}
@@ -259,7 +261,7 @@ class SessionLog:
         insert_row(self.db, table, row)
 
     def _commit_columns(self, commit: str, node: int | None = None) -> Row:
-        """The columns of a row that identify the commit of a hunt, or the build of a trial."""
+        """The values of the columns that identify a commit of a hunt, or a build of a trial."""
         node = (self.node_by_commit or {}).get(commit, node)
         return {"session_id": self.session, "commit_hash": commit, "node": node}
 
@@ -269,8 +271,8 @@ class SessionLog:
         return metric_value(run, metric) if metric in METRICS else None
 
     def with_stored_range(self, start_event: SessionStarted) -> "SessionLog":
-        """Replace the stored range of the hunt by the range of ``start_event``. Returns a SessionLog with the new
-        range."""
+        """Replace the stored range of the hunt by the range in ``start_event``. Returns a SessionLog for the new range.
+        """
         self._update_session(**range_columns(start_event))
         new_range = json.dumps(start_event.candidates), self.session
         self.db.execute("UPDATE ranges SET candidates = ? WHERE session_id = ?", new_range)
@@ -278,7 +280,7 @@ class SessionLog:
         return replace(self, candidates=start_event.candidates, node_by_commit=nodes)
 
     def recompute_metric_values(self) -> None:
-        """Update ``metric_value`` of all runs to the session's present metric."""
+        """Compute the column ``metric_value`` of all runs again, after the session has changed its metric."""
         select = "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished'"
         for event_id, body in self.db.execute(select, [self.session]).fetchall():
             if isinstance(event := decode("RunFinished", body), RunFinished):
@@ -312,5 +314,5 @@ class SessionLog:
 
 
 def interval_columns(interval: Interval) -> Row:
-    """The columns ``ratio``, ``low`` and ``high`` of an interval."""
+    """The values of the columns ``ratio``, ``low`` and ``high`` for an interval."""
     return {"ratio": interval.middle, "low": interval.low, "high": interval.high}

@@ -1,10 +1,10 @@
-"""Pushes the sessions of a history to the central history. For each session, the missing entries of its log are added
-in the order of the log.
+"""Pushes the sessions of a history to the central history. A push appends the entries of a session's log that the
+central history lacks, in the sequence of the log.
 
-The last entry that was pushed is stored with the session (``pushes``), in the transaction that adds entries. Only one
-process at a time adds entries to a session. A push that is interrupted therefore loses no entry and duplicates no
-entry, and the next push continues. Rows that can change (of the session, its attempts and its batches) are written
-again if they differ from the rows of the central history.
+The transaction that adds entries also stores, in the table ``pushes``, the number of the last pushed entry. Only one
+process at a time adds entries to a session. Therefore an interrupted push loses no entry and duplicates no entry, and
+the next push continues after the last pushed entry. The rows of a session, its attempts and its batches can change. If
+these rows differ from the rows in the central history, the push writes them again.
 
 Imported sessions are not pushed, because their owner pushes them.
 """
@@ -76,14 +76,14 @@ def push(
     is_running: bool | None = None,
     report_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> PushResult:
-    """Push all sessions that this history itself has recorded, or only ``only_session``. In the central history, their
-    names begin with ``origin``.
+    """Push all sessions that were recorded in this history, not imported; or only ``only_session``. In the central
+    history, the names of the pushed sessions begin with ``origin``.
 
-    ``is_running`` states whether a process works on the sessions. If ``is_running`` is None, a session is running if
-    the history says that another process works on the session. ``report_progress`` is called with the number of
-    finished sessions and the number of all sessions. Sessions that the central history has already received from
-    another history are not pushed. Raises the errors of ``central.postgres_errors_explained``. Raises UsageError if the
-    name belongs to another history, or if this history was pushed under another name.
+    ``is_running`` says whether a process works on the pushed sessions. If ``is_running`` is None, a session is running
+    if, according to the history, another process works on the session. ``report_progress`` is called with the number of
+    finished sessions and the number of all sessions. Sessions that the central history already has under the name of
+    another local history are not pushed. Raises the errors of ``central.postgres_errors_explained``. Raises UsageError
+    if another local history was pushed with the name ``origin``, or if this history was pushed with another name.
     """
     from psycopg.errors import DataError, IntegrityError
 
@@ -113,8 +113,8 @@ def push(
 
 
 def uids_under_other_names(history: History, central: "Connection", origin: str) -> set[str]:
-    """The uids of the sessions of this history that the central history has under other names. Raises UsageError like
-    ``push``."""
+    """The uids of those sessions of this history that the central history has under other names. Raises UsageError in
+    the same cases as ``push``."""
     own_sessions = history.select("SELECT id, uid FROM sessions WHERE origin IS NULL")
     uids = [uid for _, uid in own_sessions]
     central_uids: dict[str, str] = dict(central.execute(OF_HISTORIES, [origin, uids]).fetchall())
@@ -160,7 +160,7 @@ def write_rows_and_entries(
     after_entry: int,
     last_entry: int,
 ) -> None:
-    """Write the present state of a session's rows, and the entries of its log after ``after_entry`` up to
+    """Write the present rows of a session, and the entries of its log with numbers above ``after_entry`` and at most
     ``last_entry``."""
 
     def rows_of(table: str, where: str, *values: object) -> list[Row]:
@@ -168,7 +168,8 @@ def write_rows_and_entries(
         return [central_row(origin, table, row) for row in rows]
 
     def push_rows(table: str, where: str, *values: object, replace: bool = False) -> None:
-        """Insert rows. If ``replace`` is true, existing rows with the same key are replaced."""
+        """Copy rows of a table to the central history. If ``replace`` is true, existing rows with the same key are
+        replaced."""
         columns, key = TABLES[table].split(), central_primary_key(table)
         changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key) if replace else ""
         then = f"({', '.join(key)}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"

@@ -1,4 +1,4 @@
-"""Runs read-only SQL queries of users, and contains example queries for `bisect query --examples` and `bisect serve`."""
+"""Runs read-only SQL queries of users; has example queries for `bisect query --examples` and `bisect serve`."""
 
 import re
 import sqlite3

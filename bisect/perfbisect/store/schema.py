@@ -1,12 +1,12 @@
 """The tables, indexes and views of the history.
 
-The table ``events`` is the log. All other tables can be computed from the log, except the tables of sessions, attempts
-and batches.
+The table ``events`` is the log of all sessions. All other tables can be computed from this table, except the tables of
+sessions, attempts and batches.
 
-Commits are full hashes. ``node`` is the index of a commit in its hunt's range, oldest first: 0 is the good end.
-``node`` is null for a commit outside of the range. For a trial, ``node`` is the number of a build. ``at`` and
-``started`` are seconds since the epoch. A value that the host cannot measure is null. ``event_id`` is the number of the
-log entry from which a fact was taken.
+Commits are stored as full hashes. The column ``node`` is the index of a commit in its hunt's range, where 0 is good;
+``node`` is null for a commit outside of the range. In a trial, ``node`` is the index of a build. The columns ``at`` and
+``started`` are seconds since the epoch. A value that the host cannot measure is null. The column ``event_id`` is the id
+of the event that contains the fact.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +52,7 @@ TABLES = {  # name → columns, the primary key first
     # comparison. drop_between: for a hunt for a drop, the numbers of the workload and of the builds before and after
     # the drop, as JSON; null if these builds are tips of several nights of a branch. Of hunts: good and bad as written;
     # base_commit is the good end of the range, or the merge base if good is not an ancestor of bad; commits is the
-    # number of commits in the range. Of an A/A that has ended, as fractions: between_visits and within_visits are s.d.,
+    # number of commits in the range. Of an A/A test that has ended, as fractions: between_visits and within_visits are s.d.,
     # and noise is the s.d. of one run for hunts. settings: JSON, all settings of the session. request: JSON, the builds
     # and workloads of a trial.
     "sessions": "id uid origin kind started ended builder variant workload host host_id metric run_count build_count about drop_between"
@@ -97,17 +97,16 @@ INDEXES = (
 
 
 def candidates_view_query(fact_sql: str) -> str:
-    """The final SELECT statement of the view ``candidates``.
-
-    ``fact_sql`` is a template for SQL that reads a fact of a run from the JSON of its event; the name of the fact
-    replaces {}.
+    """The final SELECT statement of the view ``candidates``. ``fact_sql`` is a template for an SQL expression that
+    reads a fact of a run from the JSON of its event; {} is replaced by the name of the fact.
 
     The view has a row for each pair of a host and a commit that a hunt built, skipped or measured on this host (the
-    rows of ``touched``). The column ``metric_value`` is the mean of the hunted metric, in its unit. The column ``rqps``
-    is the mean ratio of QPS to the QPS of the base (good, or the merge base). A paired run is compared with the base's
-    run in the same pair; an interleaved run is compared with the base's runs just before and after. ``rqps`` is null if
-    the base has no run of the same kind (paired or not, with the same layout, counted or timed). `bisect show` also
-    computes intervals, and ratios of commits that were measured only together with other commits than the base.
+    rows of ``touched``). The column ``metric_value`` is the mean of the hunt's metric, in its unit. The column ``rqps``
+    is the mean ratio of the commit's QPS to the QPS of the base, which is good or the merge base. A paired run is
+    compared with the base's run of the same pair; an interleaved run is compared with the base's runs immediately
+    before and after. ``rqps`` is null if the base has no run of the same kind (paired or not, same layout, counted or
+    timed). `bisect show` also computes confidence intervals, and ratios of commits that were never measured next to the
+    base.
     """
     names = ("counted", "slower_than", "layout", "round")
     # The way in which a run was made. For paired runs, the text after the last / identifies the pair.
@@ -219,7 +218,7 @@ GROUP BY builds.host, builder, variant
 
 def column_type(table: str, column: str) -> type:
     """The type of a column. The column ``workload`` contains names in the table ``sessions``, and numbers in all other
-    tables. The id of a host is a hash, so it is text.
+    tables. The id of a host is text, because this id is a hash.
     """
     if column == "workload":
         return str if table == "sessions" else int
@@ -236,8 +235,8 @@ def primary_key(table: str) -> tuple[str, ...]:
 
 
 def create_table_sql(table: str, key_columns: Sequence[str], column_sql: Callable[[str, str], str]) -> str:
-    """The CREATE TABLE statement of a table. The function ``column_sql`` returns a column's type, default and
-    references."""
+    """The CREATE TABLE statement of a table. The function ``column_sql`` returns the type, the default and the
+    references of a column, as SQL."""
     lines = [
         f"  {column} {column_sql(table, column)}{'' if column in OPTIONAL else ' NOT NULL'}"
         for column in TABLES[table].split()
@@ -261,11 +260,9 @@ def schema_statements() -> Iterator[str]:
 
 
 def foreign_object(connection: "sqlite3.Connection") -> str:
-    """The name of a table or trigger in a file whose SQL differs from the SQL of this schema; "" if there is no
-    difference.
-
-    The check is necessary because a view in place of a table, a computed column or a trigger would execute SQL that the
-    file's author wrote.
+    """The name of the first table or trigger of an SQLite file whose SQL differs from the SQL of this schema; "" if
+    there is none. The check is necessary for files of other users: a view in place of a table, a computed column or a
+    trigger would execute SQL that the author of the file wrote.
     """
     sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
     odd = [name for name in TABLES if sql_of.get(name) != create_table_sql(name, primary_key(name), sqlite_column_sql)]
@@ -274,8 +271,8 @@ def foreign_object(connection: "sqlite3.Connection") -> str:
 
 
 def replace_outdated_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:
-    """Replace the views in the file that differ from the views of this version. With ``read_only``, the new views are
-    temporary, so that only this connection sees them."""
+    """Replace the views in the database file that differ from the views of this version of perfbisect. If ``read_only``
+    is true, the new views are temporary, so that only this connection sees the new views."""
     sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
     if outdated := [name for name, sql in VIEWS.items() if sql_of.get(name) != f"CREATE VIEW {name} AS {sql}".rstrip()]:
         statement = "CREATE TEMP VIEW {0}" if read_only else "DROP VIEW IF EXISTS {0}; CREATE VIEW {0}"
@@ -284,8 +281,8 @@ def replace_outdated_views(connection: "sqlite3.Connection", *, read_only: bool 
 
 
 def create_schema(connection: "sqlite3.Connection") -> None:
-    """Create the tables in an empty database file. A second process that creates the tables waits for the first
-    process."""
+    """Create the tables in an empty database file. If two processes do this at the same time, the second process waits
+    for the first."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

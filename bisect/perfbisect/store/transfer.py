@@ -1,12 +1,12 @@
 """Copies sessions from one history into another, for `bisect history export` and `import`.
 
-Only logs are copied. Each event is decoded, checked and written like an event of a running session. Therefore all
-tables agree with the log, and a foreign file adds no other data to a history. Sessions are copied in many short
-transactions, so that running sessions do not wait for long. An interrupted copy contains the first part of the log; the
-next copy continues after this part.
+The copy reads only the log of a session. Each event is decoded, checked and written like an event of a running session.
+Therefore all tables of the target agree with the log, and an imported file of another user adds no other data to the
+history. Sessions are copied in many short transactions, so that running sessions do not wait for long. After an
+interruption, the target has the first entries of the log; the next copy continues after these entries.
 
-Two sessions in two histories are the same session if both have the same uid. If neither log of a session is the first
-part of the other log, both histories have continued the session; the log in the target is then not changed.
+Two sessions in two histories are the same session if both have the same uid. If both histories have continued a
+session, so that neither log is the beginning of the other log, the log in the target is not changed.
 """
 
 import json
@@ -77,8 +77,8 @@ class SessionHead:
 
 
 class WriteTurns:
-    """Transactions on a history; after each TURN seconds of writing, a pause lets other sessions write. Within an
-    outer transaction, WriteTurns makes no pauses.
+    """Makes transactions on a history. After TURN seconds of writing, it pauses, so that other processes can write.
+    Within an outer transaction, it does not pause.
     """
 
     def __init__(self, history: History, process: str) -> None:
@@ -88,7 +88,7 @@ class WriteTurns:
 
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
-        """A transaction. If TURN seconds have passed since the last pause, a pause precedes the transaction."""
+        """A transaction on the history, after a pause if TURN seconds have passed since the last pause."""
         if self.is_turn_over():
             time.sleep(PAUSE)
             self.turn_start = time.monotonic()
@@ -106,7 +106,7 @@ def all_session_numbers(source: History) -> list[int]:
 
 
 def numbers_with_related(source: History, names: Sequence[int | str]) -> list[int]:
-    """The numbers of the named sessions, and of related sessions.
+    """The numbers of the sessions ``names``, and of their related sessions.
 
     Related sessions are the proofs of a hunt, the hunt of a proof, and the hunts for drops of a comparison. The name of
     a batch (b2) means all hunts of the batch. Raises UsageError if no hunt of a named batch has begun.
@@ -128,8 +128,8 @@ def numbers_with_related(source: History, names: Sequence[int | str]) -> list[in
 
 
 def check_copyable(source: History, numbers: Sequence[int]) -> None:
-    """Raise EnvironmentFailure if a session cannot be read or copied. The check copies the sessions into a temporary
-    history.
+    """Raise EnvironmentFailure if a session cannot be read or copied. To check this, the sessions are copied into a
+    temporary history.
     """
     with (
         TemporaryDirectory() as folder,
@@ -142,11 +142,11 @@ def check_copyable(source: History, numbers: Sequence[int]) -> None:
 def copy_sessions(
     source: History, target: History, numbers: Sequence[int], origin: str, verb: str = "imported"
 ) -> list[CopyResult]:
-    """Copy sessions in short transactions, so that other processes can write between them.
+    """Copy sessions in many short transactions, so that other processes can write between two transactions.
 
-    ``origin`` becomes the owner of sessions without an owner; if ``origin`` is "", the owner of the target history
-    becomes the owner. ``numbers`` must be sorted so that a session comes after the session to which it refers.
-    ``verb`` is "imported" or "exported".
+    If a session has no owner, ``origin`` becomes its owner in the target, or, if ``origin`` is "", the owner of the
+    target history. In ``numbers``, a session (for instance a proof) must come after the session to which it refers (its
+    hunt). ``verb`` is "imported" or "exported".
     """
     process = placeholder_process(verb)
     done, copied_numbers, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), WriteTurns(target, process)
@@ -168,7 +168,8 @@ def copy_sessions(
 
 @contextmanager
 def reading_snapshot(history: History) -> Iterator[None]:
-    """A context in which all reads of the history see the same state, although other processes write to it."""
+    """Within the ``with`` block, all reads of the history see the same state, even if other processes write to the
+    history."""
     history.connection.execute("BEGIN")
     try:
         yield
@@ -178,9 +179,9 @@ def reading_snapshot(history: History) -> Iterator[None]:
 
 def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTurns, origin: str) -> tuple[int, str]:
     """Copy a session; if the target already has the session, copy only the new entries of its log. Returns the number
-    of the session in the target history, and the outcome as in ``CopyResult``.
+    of the session in the target history, and a word for what was done (see ``CopyResult``).
 
-    After each transaction, the log in the target is the first part of the source's log.
+    After each transaction, the log in the target is the beginning of the log in the source.
     """
     present = (
         "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE session_id = s.id) FROM sessions s WHERE uid = ?"
@@ -214,7 +215,8 @@ def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTur
 
 
 def new_events(target_log: Iterator[TimedEvent], source_log: Iterator[TimedEvent]) -> list[TimedEvent] | None:
-    """The events of ``source_log`` after the last event of ``target_log``; None if the logs contradict each other."""
+    """The events of ``source_log`` that ``target_log`` lacks at its end; None if an earlier event differs between the
+    two logs."""
     tail: list[TimedEvent] = []
     for mine, theirs in zip_longest(target_log, source_log):
         if mine is None and theirs is not None:
@@ -233,14 +235,16 @@ def entry_without_numbers(entry: TimedEvent) -> tuple[float, str, str]:
 
 
 def renumbered_event(event: Event, session: int, about: int | None) -> Event:
-    """The event with the session number ``session``. In a proof, the number of the proven hunt becomes ``about``."""
+    """The event, with its session number replaced by ``session``. In the event of a proof, the number of the proven
+    hunt is replaced by ``about``."""
     if isinstance(event, SessionStarted):
         return replace(event, session=session, request=request_about_hunt(event.request, about))
     return event
 
 
 def request_about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
-    """The request of a proof in which the hunt of the proof has the number ``hunt``; other requests are unchanged."""
+    """The request of a proof, with the number of its hunt replaced by ``hunt``. The request of another trial is
+    returned unchanged."""
     return replace(request, reverts=replace(request.reverts, hunt=hunt)) if request.reverts and hunt else request
 
 
@@ -283,7 +287,7 @@ def read_head(history: History, session: int) -> SessionHead:
 
 
 def range_start_event(history: History, hunt: int, settings: Settings, host: HostFacts) -> SessionStarted:
-    """The event that begins a hunt, including the hunt's range, read from the tables of the history. Raises
+    """The event that begins a hunt and contains its range. The range is read from the tables of the history. Raises
     ValueError for an invalid range.
     """
     commits, choices, merges, base = history.columns(hunt, "commits", "candidates - 1", "merges", "base_commit")
@@ -297,7 +301,7 @@ def range_start_event(history: History, hunt: int, settings: Settings, host: Hos
 
 
 def checked_head(head: SessionHead, log: Sequence[TimedEvent], requests: Mapping[int, TrialRequest]) -> SessionHead:
-    """The ``head`` itself. Raises ValueError if the session could not be shown by reports.
+    """Returns ``head`` unchanged. Raises ValueError if reports could not show the session.
 
     ``requests`` are the requests of trials that were copied before this session.
     """
@@ -338,8 +342,8 @@ def build_and_workload_counts(request: TrialRequest) -> tuple[int, int]:
 
 
 def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int]) -> SessionHead:
-    """The ``head`` with the session numbers of the target history; ``target_numbers`` maps session numbers of the
-    source to session numbers of the target.
+    """``head``, with the session numbers of the target history in place of the session numbers of the source.
+    ``target_numbers`` maps each number in the source to the number in the target.
 
     A hunt for a drop of a comparison becomes an ordinary hunt if the comparison is not copied.
     """
@@ -354,8 +358,8 @@ def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int
 def write_until_turn_ends(
     db: "sqlite_utils.Database", session: int, head: SessionHead, log: Sequence[TimedEvent], write_turns: WriteTurns
 ) -> bool:
-    """Write the missing attempts of a session, then events until the turn has ended. Returns whether all events
-    fitted.
+    """Write the attempts of a session that the target lacks, then events until TURN seconds have passed. Returns
+    whether all events were written.
     """
     [have] = db.execute("SELECT count(*) FROM attempts WHERE session_id = ?", [session]).fetchone()
     for began, failure in head.attempts[have:]:

@@ -1,7 +1,7 @@
-"""The candidates of a range as lines of text: an axis with the probability of each candidate, and a table of the tested
-candidates.
+"""Draws the candidates of a range as lines of text: an axis with the probability of each candidate, and a table of the
+tested candidates.
 
-The module also draws the latest pairs of paired runs, and a table of the ratios of a trial.
+Also draws the latest paired runs, and a table of the ratios of a trial.
 """
 
 import re
@@ -58,7 +58,8 @@ NEGLIGIBLE = 0.0005  # a smaller probability has no block
 
 
 def axis_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
-    """Three lines: probabilities, tested candidates, and the ends with the legend; none before the range is known."""
+    """Three lines: the probabilities of the candidates, signs for the tested candidates, and the names of good and bad
+    with the legend. The result is empty before the range is known."""
     size = len(view.state.commits)
     if size == 0:
         return []
@@ -76,10 +77,8 @@ def axis_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
 def probability_blocks(
     probabilities: NDArray[np.float64], columns: int, columns_per_candidate: int, glyphs: Glyphs
 ) -> str:
-    """One block a column.
-
-    The height of a block grows with the square root of the probability, so that small probabilities are visible, too.
-    ``probabilities`` has the probability of each candidate.
+    """A line with one block character in each column. The height of a block grows with the square root of the
+    probability, so that small probabilities are visible, too. ``probabilities`` has the probability of each candidate.
     """
     places = np.arange(len(probabilities)) * columns // len(probabilities)
     heights = np.bincount(places, weights=probabilities, minlength=columns)
@@ -114,8 +113,8 @@ def sign(classification: Classification | None, glyphs: Glyphs) -> str:
 
 
 def axis_labels(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
-    """The line below the axis: the names of good and bad at its ends, and the legend between or after the names if
-    there is room."""
+    """The line below the axis: the name of good at its begin, the name of bad at its end, and the legend between or
+    after the names if there is room."""
     if view.hunt is None:
         return Text()
     good, bad = short_revision(view.hunt.good), short_revision(view.hunt.bad)
@@ -135,7 +134,7 @@ def axis_labels(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> 
 
 
 def short_revision(revision: str) -> str:
-    """The short form of a revision: the first ten digits of a hash; another name is cut to LONGEST columns."""
+    """A short form of a revision: the first ten digits of a hash, or a name that is cut to LONGEST columns."""
     return Commit(revision).short_sha if re.fullmatch("[0-9a-f]{40}", revision) else cut(printable(revision), LONGEST)
 
 
@@ -146,8 +145,8 @@ RECENT = 400  # number of the latest entries of a log that are searched for pair
 def pair_lines(
     runs: Sequence[RunFacts], metric: str, build_name: Callable[[str], str], width: int, glyphs: Glyphs
 ) -> list[Text]:
-    """A title and the latest pairs of paired runs of the two builds that were measured last, newest first; empty if the
-    latest runs are interleaved.
+    """A title, and a line for each of the latest pairs of paired runs, newest first, for the two builds that were
+    measured last. The result is empty if the latest run is not paired.
 
     ``build_name`` is a function that returns the name of the build of a commit.
     """
@@ -189,8 +188,8 @@ MINOR = ("rate", "date", "build", "subject", "prob.", "runs", "state", "95 % int
 def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
     """The texts of a candidate's row, by column.
 
-    "prob." is the probability that the candidate is the culprit; the column is empty if the probability is below 0.5 %
-    or if the ends may be equally fast.
+    The column "prob." is the probability that the candidate is the culprit; the text is empty if the probability is
+    below 0.5 %, or if good and bad may be equally fast.
     """
     row, commit, activity = view.tested[candidate], view.commit(candidate), view.activity_of(candidate)
     alike = runs_measured_like(row.runs, view.tested[0].runs if 0 in view.tested else ())
@@ -221,11 +220,11 @@ def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
 
 
 def runs_measured_like(runs: Sequence[RunFacts], baseline_runs: Sequence[RunFacts]) -> Sequence[RunFacts]:
-    """The runs that were measured in the same way as some of ``baseline_runs``, because only such runs can be compared.
+    """The entries of ``runs`` that can be compared with ``baseline_runs``, because both were measured in the same way.
 
-    The rate of a build differs between interleaved runs and paired runs, and between the usual layout and randomized
-    layouts. If several kinds of runs occur in both ``runs`` and ``baseline_runs``, the runs of the kind with the
-    largest ``measurement_kind`` are returned; if no kind occurs in both, all runs.
+    The speed of a build differs between interleaved runs and paired runs, and between the usual layout and randomized
+    layouts. If ``runs`` and ``baseline_runs`` have several kinds of runs in common, the kind with the largest
+    ``measurement_kind`` is chosen. If they have no kind in common, all ``runs`` are returned.
     """
     last = max({run.measurement_kind for run in runs} & {run.measurement_kind for run in baseline_runs}, default=None)
     return [run for run in runs if last in (None, run.measurement_kind)]
@@ -237,8 +236,8 @@ def short_duration(seconds: float) -> str:
 
 
 def candidate_table(view: SessionView, width: int, max_lines: int) -> list[Text]:
-    """A header and at most ``max_lines`` further lines of at most ``width`` columns; no lines if no candidate was
-    tested.
+    """The table of the tested candidates: a header, and at most ``max_lines`` further lines, which are at most
+    ``width`` columns wide. The result is empty if no candidate was tested.
     """
     if not view.tested:
         return []
@@ -264,8 +263,8 @@ def candidate_table(view: SessionView, width: int, max_lines: int) -> list[Text]
 
 
 def fitting_columns(width: int, widths: Mapping[str, int]) -> dict[str, int]:
-    """The columns that fit into ``width``, with their widths; free space is added to the column "subject", then to the
-    column "state"."""
+    """The table's columns that fit into ``width``, with their widths. Remaining space widens the column "subject", then
+    the column "state"."""
     for dropped in range(len(MINOR) + 1):
         columns = {name: size for name, size in widths.items() if name not in MINOR[:dropped]}
         spare = width - sum(columns.values()) - len(GAP) * (len(columns) - 1)
@@ -280,8 +279,8 @@ def fitting_columns(width: int, widths: Mapping[str, int]) -> dict[str, int]:
 
 
 def row_line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) -> Text:
-    """The row of a candidate, with ``style`` applied to the ratio and the state; the details of a state that does not
-    fit are left out.
+    """The line of a candidate in the table; ``style`` is the style of the ratio and the state. If the state does not
+    fit into its column, the details of the state are left out.
     """
     text = Text()
     for name, size in widths.items():
@@ -293,8 +292,8 @@ def row_line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) ->
 
 
 def most_relevant_candidates(view: SessionView, max_count: int) -> list[int]:
-    """At most ``max_count`` candidates for a short table: candidates that are being built or measured, then the ends,
-    then the candidates nearest to the most probable culprit.
+    """The ``max_count`` most relevant tested candidates, for a short table: candidates that are being built or
+    measured, then good and bad, then the candidates nearest to the most probable culprit.
     """
     leader = int(view.state.belief.culprit.argmax()) if view.state.belief is not None else 0
     ends = (0, len(view.state.commits) - 1)
@@ -310,8 +309,8 @@ def ratio_lines(trial: SessionState, width: int) -> Iterator[str]:
     """A table of the ratio of each build to the first build in each workload, from the rounds that have runs of both
     builds.
 
-    Rows are builds and columns are workloads, or the reverse if there are more workloads. If columns do not fit into
-    ``width``, a last line states their number.
+    Rows are builds and columns are workloads; if there are more workloads than builds, rows are workloads. If not all
+    columns fit into ``width``, a last line states how many are left out.
     """
     request = trial.request
     if len(request.subjects) < 2 or not trial.runs:

@@ -1,20 +1,21 @@
-"""The lines of events, written when they happen: text for people, logs and screen readers; JSON for programs.
+"""Views that write lines of text when events happen: sentences for people, logs and screen readers; JSON for programs.
 
-In JSON each event is one object. ``event`` is the name of a class of ``perfbisect.core.domain.events``, but
-SessionStarted and SessionEnded are called HuntStarted and HuntEnded for a hunt, TrialStarted and TrialEnded for a
-trial. ``at`` is the time in seconds since the epoch. The other keys of the object are the fields of this class. If a
-field can have several types, its object names its type in ``kind``: ``order`` and ``verdict`` are Measure, Found,
-Several, NotReproduced, CodePlacement or Inconclusive.
+In JSON each event is one object. The key ``event`` has the name of the event's class in
+``perfbisect.core.domain.events``. But SessionStarted and SessionEnded are called HuntStarted and HuntEnded for a hunt,
+and TrialStarted and TrialEnded for a trial. ``at`` is the time in seconds since the epoch. All other keys are the
+fields of the event's class. If a field can have several types, its value has the key ``kind`` with the name of the
+type. In ``order`` and ``verdict``, the kinds are Measure, Found, Several, NotReproduced, CodePlacement and
+Inconclusive.
 
     {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
     {"event": "Decided", "at": 1.6e9, "order": {"kind": "Measure", …}, "belief": {"culprit": …, "noise": 0.01, …}}
 
 If one process carries out several hunts, each object has ``hunt``, the number of its hunt.
 
-Candidates are given by their positions in ``candidates`` of HuntStarted. ``belief`` has for each candidate the
-probability that it is the culprit (``culprit``) and that its build is slow (``slow``). Both probabilities are
-run-length encoded along ``candidates``: [[length, probability], …], with four digits. Infinity is written as the
-largest float. The text is ASCII: other characters are escaped.
+A candidate is given by its index in the field ``candidates`` of HuntStarted. ``belief`` has, for each candidate, two
+probabilities: that it is the culprit (``culprit``), and that its build is slow (``slow``). Each list of probabilities
+is run-length encoded in the sequence of ``candidates``: [[length, probability], …], with four digits. Infinity is
+written as the largest float. Characters outside of ASCII are escaped.
 """
 
 import threading
@@ -72,7 +73,7 @@ SILENCE = 60.0  # seconds without a line, after which a line says what the hosts
 
 
 def event_lines(view: SessionView, event: Event, at: float) -> Iterator[str]:
-    """The lines of ``event``; ``view`` is the view after the event."""
+    """The lines of text for ``event``; ``view`` is the state of the view after the event."""
     if view.trial:
         yield from trial_lines(view, view.trial, event)
         return
@@ -81,7 +82,8 @@ def event_lines(view: SessionView, event: Event, at: float) -> Iterator[str]:
 
 
 def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
-    """The lines for an event of a hunt; each line is a word and a text. Events of progress have none."""
+    """The lines of text for an event of a hunt; each line is a pair of a word and a text. Events about progress have no
+    lines."""
     match event:
         case SessionStarted():
             yield "resumed" if event.resumed else "hunt", hunt_start_text(event)
@@ -122,7 +124,7 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
 
 
 def labelled_commit_text(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
-    """The word and the text of the line for an event of a commit; None if the event has no line."""
+    """The word and the text of the line for an event about a commit; None if the event has no line."""
     match event:
         case BuildStarted(commit=commit, reused=False):  # a reused build has only the line of the event BuildFinished
             return "building", printable(f"{commit.date} {commit.short_subject}")
@@ -150,7 +152,7 @@ def labelled_commit_text(view: SessionView, event: OfCommit) -> tuple[str, str] 
 
 
 def trial_lines(view: SessionView, trial: SessionState, event: Event) -> Iterator[str]:
-    """The lines of an event of a trial."""
+    """The lines of text for an event of a trial."""
     request, runs = trial.request, trial.run_count
     if view.has_moved:  # can be true at RunFinished, because a history keeps no RunStarted
         yield view.place
@@ -181,7 +183,7 @@ def trial_lines(view: SessionView, trial: SessionState, event: Event) -> Iterato
 
 
 def hunt_start_text(event: SessionStarted) -> str:
-    """The text about the start of a hunt: number, builder, workload, hosts, ends and size of the range."""
+    """The text that announces a hunt: its number, builder, workload, hosts, ends, and the size of its range."""
     hosts = listed([facts.name for facts in event.hosts])
     builds = f", built on {listed(event.build_hosts)}" if event.build_hosts else ""
     good, bad = printable(event.good), printable(event.bad)
@@ -195,12 +197,12 @@ def hunt_start_text(event: SessionStarted) -> str:
 
 
 def host_prefix(view: SessionView, host: str) -> str:
-    """The name of a host, followed by a gap; "" if there is only one host."""
+    """The name of a host and spaces, as the beginning of a line; "" if there is only one host."""
     return f"{host}  " if view.measuring_hosts and host else ""
 
 
 def build_text(view: SessionView, event: BuildFinished) -> str:
-    """A text with the duration of a build, the patches that it needed, and the commit with the same binary."""
+    """A text about a finished build: its duration, its patches, and an earlier commit with the same binary."""
     facts, commit = event.facts, view.commit(event.candidate)
     parts = build_origin(facts)
     if facts.reused and not facts.shared:
@@ -211,7 +213,8 @@ def build_text(view: SessionView, event: BuildFinished) -> str:
 
 
 def run_text(view: SessionView, event: RunFinished) -> str:
-    """The rate of a run, the ratio of its build to the baseline so far, and the run's number and purpose."""
+    """A text about a finished run: its metric, the present ratio of its build to the baseline, its number and its
+    purpose."""
     interval = view.ratio(event.candidate)
     facts = event.facts
     metric = view.metric_of(facts)
@@ -232,7 +235,7 @@ def run_text(view: SessionView, event: RunFinished) -> str:
 
 
 def decision_text(view: SessionView, order: Measure) -> str:
-    """The next order, and the most probable candidate."""
+    """A text about the next measurement, and the most probable culprit."""
     ends = {} if view.hunt and view.hunt.of_merge_base else {0: "good ", len(view.state.commits) - 1: "bad "}
     plan = ", ".join(
         f"{count(share.runs, 'run') if share.runs else 'the build'} of {ends.get(share.candidate, '')}{view.commit(share.candidate).short_sha}"
@@ -247,7 +250,7 @@ def decision_text(view: SessionView, order: Measure) -> str:
 
 
 def activity_line(view: SessionView, host: str, activity: Activity, now: float) -> str:
-    """A line about the build or run on which a host works at ``now``: its progress and its duration so far."""
+    """A line about the build or run in progress on a host: its progress, and its duration until ``now``."""
     if isinstance(activity, ActiveRun):
         word, steps = "running", f"run {activity.number} of {activity.runs_of_order}, "
     else:
@@ -259,14 +262,15 @@ def activity_line(view: SessionView, host: str, activity: Activity, now: float) 
 
 
 def event_json(event: Event, at: float, hunt: int | None = None) -> str:
-    """The JSON object of an event, without a newline; ``hunt`` is the number of its hunt, if there are several."""
+    """The JSON object of an event, without a newline. If there are several hunts, ``hunt`` is the number of the event's
+    hunt."""
     named = {} if hunt is None else {"hunt": hunt}
     return codec.dumps({"event": codec.event_kind(event), "at": at, **named, **codec.encode(event)})
 
 
 class JsonLines:
-    """A view that writes each event at once as a line of JSON, with the number of its hunt if ``titles`` has several
-    hunts."""
+    """A view that writes each event immediately, as a line of JSON. If ``titles`` has several hunts, each line has the
+    number of its hunt."""
 
     def __init__(self, stream: TextIO, titles: Mapping[int, str]) -> None:
         self.stream, self.several = stream, len(titles) > 1
@@ -280,7 +284,7 @@ class JsonLines:
         """Do nothing, because earlier attempts have already written the lines of these events."""
 
     def set_rows(self, rows: Sequence[SessionRow]) -> None:
-        """Do nothing, because only events are written, and no event has the state of another process."""
+        """Do nothing, because this view writes only events, and the state of another process is not an event."""
 
     def end_hunt(self, hunt: int, at: float) -> None:
         """Do nothing, because no line follows the verdict."""
@@ -290,11 +294,13 @@ class JsonLines:
 
 
 class PlainLines:
-    """A view that writes the lines of each event for people; if there are several hunts, with their title in front.
+    """A view that writes lines of text for people. If there are several hunts, each line begins with the title of its
+    hunt.
 
-    ``together`` is true if one process carries out all hunts; then a line that several hunts have in common is written
-    once. A verdict is written briefly when it is reached, and in full sentences at the end of its hunt. ``report``
-    returns the command that shows a hunt. If ``quiet`` is true, only warnings and skipped candidates are written.
+    ``together`` is true if one process carries out all hunts; in this case, a line about a build that several hunts
+    share is written once, and a verdict is written twice: briefly when it is reached, and in full sentences at the end
+    of its hunt. ``report`` returns the command that shows a hunt. If ``quiet`` is true, only warnings and skipped
+    candidates are written.
     """
 
     def __init__(
@@ -321,7 +327,7 @@ class PlainLines:
         self.rows: Sequence[SessionRow] = ()
 
     def start_reminders(self) -> Self:
-        """Start a thread that calls ``remind`` each minute until the view is closed; returns this view."""
+        """Start a thread that calls ``remind`` each minute until the view is closed. Returns this view."""
 
         def remind() -> None:
             with suppress(PerfBisectError, ValueError):  # if the output is closed, the next event reports the error
@@ -332,7 +338,7 @@ class PlainLines:
         return self
 
     def remind(self) -> None:
-        """Write the activity of each host, if no line was written for a minute."""
+        """If no line was written for a minute, write for each host which build or run is in progress."""
         with self._writing:
             now, written = self.now(), set[str]()  # the line of a run that is for several hunts is written once
             for hunt, view in self.views.items() if now - self.latest >= SILENCE and not self.quiet else ():
@@ -348,7 +354,7 @@ class PlainLines:
         self.latest = self.now()
 
     def end_hunt(self, hunt: int, at: float) -> None:
-        """Forget the activities of the hosts for a hunt that ended at ``at`` (epoch seconds)."""
+        """Note that a hunt ended at ``at`` (epoch seconds), so that no host works for this hunt any more."""
         with self._writing:
             self.views[hunt] = self.views[hunt].stopped_at(at)
 
@@ -373,7 +379,7 @@ class PlainLines:
                     self._write(hunt, line)
 
     def set_rows(self, rows: Sequence[SessionRow]) -> None:
-        """Write those states of hunts in other processes that have changed."""
+        """Write a line for each hunt of another process whose state has changed."""
         former = [row.state for row in self.rows] or [""] * len(rows)
         for row, state in zip(rows, former, strict=True):
             if row.state != state:
@@ -381,7 +387,7 @@ class PlainLines:
         self.rows = rows
 
     def _is_written(self, hunt: int, event: Event) -> bool:
-        """Whether the line of an event was already written for another hunt; hunts log the events of shared builds."""
+        """Whether the line of an event was already written for another hunt, which has logged the same event."""
         if isinstance(event, Warned):
             warned = event.text in self.warnings
             self.warnings.add(event.text)

@@ -1,6 +1,6 @@
-"""The screen of running hunts: redrawn once a second; the last picture stays on the terminal.
+"""Draws running hunts on a terminal. The picture is drawn again once a second; the last picture stays on the terminal.
 
-Events only change the data of the views; rich's own thread redraws the views at regular intervals.
+An event only changes the data of a view. The thread of the library rich draws the views at regular intervals.
 """
 
 import os
@@ -32,22 +32,23 @@ LOCAL = 3  # index of the local flags, of which one is echo, in the result of te
 
 
 class SafeConsole(Console):
-    """A console without markup, emoji names and highlighting. Only rich writes control sequences to the stream."""
+    """A console of the library rich without markup, emoji names and highlighting. Only rich's own control sequences
+    reach the terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(file=safe_output(stream).raw, markup=False, emoji=False, highlight=False, stderr=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of ``renderable``, made safe."""
+        """The segments of ``renderable``, in which control characters are escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(writable(safe(segment.text), self.encoding), segment.style)
 
 
 def set_control_echo(stream: IO[str], *, is_on: bool) -> bool:
-    """Set whether the terminal prints ^C when Ctrl-C is typed; returns the former setting.
+    """Set whether the terminal prints ^C when the user types Ctrl-C. Returns the former setting.
 
-    Nothing is set, and the result is False, if there is no terminal, or if this process is in the background: the
-    system stops a background process that changes the terminal.
+    If there is no terminal, or if this process is in the background, nothing is set, and the result is False. The
+    reason is that the system stops a background process that changes the terminal.
     """
     with suppress(OSError, termios.error):
         terminal = stream.fileno()
@@ -61,12 +62,13 @@ def set_control_echo(stream: IO[str], *, is_on: bool) -> bool:
 
 
 class LiveScreen:
-    """A screen that draws running hunts on the alternate screen of a terminal, one below another, with equal heights.
+    """A view that draws running hunts on the alternate screen of a terminal. The hunts are drawn one below another,
+    with equal heights.
 
-    If there are several hunts, a list with a line for each hunt is above the hunts. ``together`` states that one
-    process carries out all hunts; then only hunts that are being measured are drawn. ``close`` prints the last picture
-    on the ordinary screen, or nothing if ``keep`` is false. If other processes carry out the hunts, ``close`` prints
-    only the list of hunts.
+    If there are several hunts, a list with a line for each hunt is drawn above the hunts. ``together`` is true if one
+    process carries out all hunts; in this case, only hunts that are being measured are drawn. ``close`` prints the last
+    picture on the ordinary screen of the terminal; if other processes carry out the hunts, ``close`` prints only the
+    list of hunts. If ``keep`` is false, ``close`` prints nothing.
     """
 
     def __init__(
@@ -95,9 +97,7 @@ class LiveScreen:
         )
 
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Add the events of a hunt's earlier attempts. For each hunt, call ``add_earlier_events`` before
-        ``add_events``.
-        """
+        """Add the events of earlier attempts at a hunt. Must be called before ``add_events`` for this hunt."""
         self.views[hunt] = view_after_earlier_attempts(SessionView(report_command=self.report), events)
 
     def add_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
@@ -109,7 +109,7 @@ class LiveScreen:
         self.start_drawing()
 
     def set_rows(self, rows: Sequence[SessionRow]) -> None:
-        """Set the states of all hunts to ``rows``. Used if other processes carry out the hunts."""
+        """Set the lines of the list of hunts to ``rows``. Used if other processes carry out the hunts."""
         self.rows = rows
         self.start_drawing()
 
@@ -125,7 +125,7 @@ class LiveScreen:
         self.rows = [replace(row, is_running=row.is_running and row.hunt != hunt) for row in self.rows]
 
     def close(self) -> None:
-        """Restore the terminal, and print the last picture on it."""
+        """Restore the terminal, and print the last picture on the ordinary screen."""
         if not self.live.is_started:
             return
         self.live.stop()
@@ -140,7 +140,7 @@ class LiveScreen:
         self.console.print(Group(*kept_lines, *self.hunt_lines()))
 
     def drawn_hunts(self) -> list[int]:
-        """The numbers of the hunts that the picture has room for."""
+        """The numbers of the hunts that are drawn, as many as the screen has room for."""
         hunts = [row.hunt for row in self.rows if row.hunt in self.views and (row.is_running or len(self.rows) == 1)]
         if not self.together:
             return hunts
@@ -153,8 +153,8 @@ class LiveScreen:
         return [hunt for hunt in hunts if hunt in running] or [hunt for hunt in hunts if hunt == self.latest]
 
     def hunt_lines(self) -> Iterator[Text]:
-        """One line for each hunt, if there are several hunts: its title, its number, and its state or the leading
-        candidate.
+        """If there are several hunts, a line for each hunt, with its title, its number, and its state or its most
+        probable culprit.
         """
         wide = max((cell_len(row.title) for row in self.rows), default=0)
         drawn = self.drawn_hunts()
@@ -170,7 +170,8 @@ class LiveScreen:
             yield line
 
     def picture_lines(self, height: int) -> Iterator[Text]:
-        """At most ``height`` lines: first the list of hunts, then each hunt, with a rule between hunts."""
+        """The lines of the picture, at most ``height``: first the list of hunts, then each hunt, with a horizontal line
+        between two hunts."""
         listed, views = [*self.hunt_lines()][:height], [self.views[hunt] for hunt in self.drawn_hunts()]
         yield from listed
         remaining = height - len(listed) - len(views) + (not listed)

@@ -295,7 +295,7 @@ def latest_pair_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Tex
 
 def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
     """Two lines: the most probable culprit and its probability; then the ratio of bad to good, and the noise. After the
-    verdict, only the second line.
+    verdict, only the second line is shown.
     """
     posterior = view.state.belief
     if posterior is None or view.hunt is None:

@@ -1,4 +1,4 @@
-"""Pure functions that update a session's view by events."""
+"""Functions without side effects that compute the new state of a session's view from its former state and an event."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -49,13 +49,13 @@ OF_RATIOS = MetricChosen, Remedied, RunFinished, SessionStarted  # events that c
 
 
 def view_after(view: SessionView, event: Event, at: float) -> SessionView:
-    """The view after ``event``, which happened ``at`` seconds since the epoch."""
+    """The new state of the view after ``event``, which happened ``at`` seconds since the epoch."""
     return view_after_events(view, [(at, event)])
 
 
 def view_after_events(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
-    """The view after several events. The ratios are computed only once, after the last event, because their computation
-    takes time."""
+    """The new state of the view after several events. The ratios are computed only once, after the last event, because
+    the computation of ratios is slow."""
     stale = False
     for at, event in events:
         view, stale = _view_with_former_ratios(view, event, at), stale or isinstance(event, OF_RATIOS)
@@ -63,7 +63,7 @@ def view_after_events(view: SessionView, events: Iterable[TimedEvent]) -> Sessio
 
 
 def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> SessionView:
-    """The view after ``event``, with the ratios from before the event."""
+    """The new state of the view after ``event``, in which the ratios are not yet updated."""
     began = at if view.began is None else view.began
     state = view.state.after(at, event)
     if state.commits is not view.state.commits:  # the previous range was from the merge base to good
@@ -123,13 +123,14 @@ def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> Sess
 
 
 def with_state(view: SessionView, state: SessionState) -> SessionView:
-    """The view with ``state``, and with the tested commits of the range that the hunt searches now, by candidate."""
+    """The view with the session state ``state``, and with the results of the tested commits of the range that the hunt
+    searches now."""
     tested = {state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
     return replace(view, state=state, tested=tested)
 
 
 def expected_runs(trial: SessionState) -> ExpectedRuns:
-    """The total number of rounds and runs that the trial will have."""
+    """The numbers of rounds and runs that the trial will have at its end."""
     rounds, tried, due = remaining_rounds(trial), pairs_to_try(trial), visits_of_round(trial)
     open_ = tried > 0 and trial.request.kind is not TrialType.NOISE
     per_round = 2 * sum(build > 0 for _, build in due) if trial.is_paired else len(due)
@@ -138,8 +139,8 @@ def expected_runs(trial: SessionState) -> ExpectedRuns:
 
 
 def view_after_earlier_attempts(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
-    """The view after all events of earlier attempts. If the session has not ended, the view shows the time since the
-    next event, not the time of earlier attempts."""
+    """The view after all events of earlier attempts. If the session has not ended, the view shows only the duration of
+    the present attempt, counted from the next event."""
     log = [*events]
     if log and isinstance(log[-1][1], SessionEnded):
         return view_after_events(view, log)
@@ -151,7 +152,8 @@ def view_after_earlier_attempts(view: SessionView, events: Iterable[TimedEvent])
 
 
 def with_computed_ratios(view: SessionView) -> SessionView:
-    """The view with the ratios computed from all runs so far. Only this function of the module is slow."""
+    """The view, with the ratios computed from all runs so far. This computation is slow; all other functions of this
+    module are fast."""
     if view.hunt is None:
         return view
     by_commit = ratios_to_good(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
@@ -159,7 +161,8 @@ def with_computed_ratios(view: SessionView) -> SessionView:
 
 
 def layout_ratio_text(view: SessionView) -> str:
-    """The ratio so far in randomized layouts, as text, for example "0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts".
+    """The present ratio of two builds in randomized layouts, as text, such as "0.981 (0.965–0.997) of 5e6e15a942 in 12
+    layouts".
 
     The text is "" until both builds have runs in two layouts.
     """
@@ -174,8 +177,8 @@ def layout_ratio_text(view: SessionView) -> str:
 
 
 def activity_after(former: Activity | None, event: LabEvent, at: float) -> Activity | None:
-    """The build or run that a host is busy with after ``event``; ``former`` is the activity before the event. None if
-    the host is idle."""
+    """The build or run on which a host works after ``event``; None if the host is idle. ``former`` is the build or run
+    on which the host worked before the event."""
     match event:
         case BuildStarted(candidate):
             return ActiveBuild(candidate, at)
@@ -199,7 +202,7 @@ def activity_after(former: Activity | None, event: LabEvent, at: float) -> Activ
 
 
 def reason_text(state: SessionState, report_command: str) -> str:
-    """Sentences on the reason of the first change that the verdict names; "" if the reason was not studied.
+    """Sentences about the reason of the first change that the verdict names; "" if the reason was not measured.
 
     ``report_command`` is the command that shows the report of the hunt.
     """

@@ -1,5 +1,5 @@
-"""The state of a session that views show: the session's state from its log, its phase, and what each host is doing.
-Pure: time is a parameter.
+"""Holds the data of a session that views show: the state from the session's log, the phase of the session, and the
+build or run on each host. The module reads no clock: the time is a parameter.
 
 Some fields of ``SessionView`` are set only in hunts, and some only in trials.
 """
@@ -38,7 +38,7 @@ REPORT = "bisect show {}".format  # for the default history
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A session's line in the list of several sessions."""
+    """The line of a session in a list of several sessions."""
 
     title: str
     hunt: int | None  # the number of a hunt that has begun; else None
@@ -78,7 +78,8 @@ Activity = ActiveBuild | ActiveRun  # what a host does, or has done last
 
 @dataclass(frozen=True, slots=True)
 class OrderGroup:
-    """Successive orders with one purpose. ``runs_before`` and ``runs_after`` are counted from the start of the hunt."""
+    """Successive work orders (measurements) with the same purpose. ``runs_before`` and ``runs_after`` are numbers of
+    runs since the start of the hunt."""
 
     latest_order: Measure
     runs_before: int  # runs of the hunt before the first of these orders
@@ -87,7 +88,7 @@ class OrderGroup:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRuns:
-    """The total number of rounds and runs of a trial."""
+    """The numbers of rounds and runs that a trial will have at its end."""
 
     rounds: int = 0
     runs: int = 0
@@ -96,7 +97,7 @@ class ExpectedRuns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionView:
-    """The contents of the screen of a session. Times are seconds since the epoch."""
+    """All data that the screen of a session shows. Times are seconds since the epoch."""
 
     state: SessionState = field(default_factory=SessionState)
     tested: Mapping[int, TestedCommit] = field(default_factory=dict)  # candidate → its results, for tested candidates
@@ -134,7 +135,8 @@ class SessionView:
 
     @property
     def measuring_hosts(self) -> list[str]:
-        """The names of the measuring hosts; the list is empty if there is only one host and no build host."""
+        """The names of the hosts that measure, not of build hosts. If the session has only one host and no build host,
+        the list is empty."""
         if self.trial:
             return [*self.activity_by_host] if len(self.activity_by_host) > 1 else []
         return self.state.hosts or ([self.hunt.host.name] if self.hunt and self.hunt.build_hosts else [])
@@ -164,9 +166,9 @@ class SessionView:
         return printable_commit(started.with_part_title(commit, candidate) if started else commit)
 
     def activity_title(self, activity: Activity) -> tuple[str, str]:
-        """Two texts that describe a build or run in progress. In a hunt, the texts are the short hash and the subject
-        of the commit. In a trial, the texts of a build are the name of the build and ""; the texts of a run are the
-        place (round, workload and build) and the number of the run.
+        """Two texts that describe a build or run in progress. In a hunt, they are the short hash and the subject of the
+        commit. For a build of a trial, they are the name of the build and "". For a run of a trial, the first text has
+        the round, the workload and the build, and the second text has the number of the run.
         """
         if self.trial and isinstance(activity, ActiveRun):
             return self.place, f"run {activity.number} of {activity.runs_of_order}"
@@ -176,14 +178,14 @@ class SessionView:
         return commit.short_sha, commit.subject
 
     def activity_of(self, candidate: int) -> Activity | None:
-        """The build or run of a candidate that is in progress, on the first host that works on the candidate; None if
-        no host does."""
+        """The build or run in progress of a candidate; None if no host works on the candidate. If several hosts work on
+        the candidate, the first host's."""
         in_progress = (doing for doing in self.activity_by_host.values() if doing is not None and not doing.is_finished)
         return next((doing for doing in in_progress if doing.candidate == candidate), None)
 
     def classification(self, candidate: int) -> Classification | None:
-        """The classification of a candidate; None if the candidate was not built, measured or skipped, and is not in
-        progress.
+        """The classification of a candidate, such as fast or slow. None if the candidate was not built, measured or
+        skipped, and no host works on it.
         """
         if self.activity_of(candidate) is not None:
             return Classification.NOW
@@ -194,8 +196,8 @@ class SessionView:
         return self.state.binary_of(self.sha(candidate)) == self.state.binary_of(self.sha(0))
 
     def ratio(self, candidate: int) -> Interval | None:
-        """The metric of a candidate's binary relative to the good end; None if the ratio is unknown, or if the
-        candidate is the good end."""
+        """The ratio of a candidate's metric to the metric of the good end; None if the ratio is unknown, or if the
+        candidate has the same binary as the good end."""
         sha = self.sha(candidate)
         if self.is_baseline(candidate):
             return None
@@ -208,8 +210,8 @@ class SessionView:
 
     @property
     def layout_proof_builds(self) -> tuple[int, ...]:
-        """During a proof in randomized layouts: the candidate to prove, and the first build that is compared with the
-        candidate. Otherwise empty."""
+        """During a proof in randomized layouts, two candidates: the candidate to prove, and the first candidate with
+        which it is compared. Otherwise empty."""
         order = self.order_group.latest_order if self.order_group else None
         proves = order is not None and order.fresh and order.purpose is Purpose.CONFIRM
         return tuple(share.candidate for share in order.plan[:2]) if order and proves else ()
@@ -225,16 +227,16 @@ class SessionView:
 
     @property
     def ends_differ(self) -> bool:
-        """Whether the hunt assumes that the ends differ. The probability of a culprit has a meaning only if the ends
-        differ.
+        """Whether the hunt now assumes that good and bad differ. Only in this case is the probability of a culprit
+        meaningful.
         """
         is_refuted = isinstance(self.state.verdict, NotReproduced | CodePlacement)
         return self.state.purpose is not Purpose.ENDS and not is_refuted
 
     @property
     def leader(self) -> tuple[int, float] | None:
-        """The most probable culprit and its probability; None if no candidate is clearly the most probable, or if the
-        ends may be alike."""
+        """The most probable culprit and its probability; None if no candidate is clearly the most probable, or if good
+        and bad may not differ."""
         belief = self.state.belief
         if belief is None or len(belief.culprit) < 2 or not self.ends_differ:
             return None
@@ -254,7 +256,8 @@ class SessionView:
 
     @property
     def summary(self) -> str:
-        """The verdict in a few words; before the verdict, the most probable culprit. Of a trial the progress."""
+        """The verdict of a hunt in a few words, or, before the verdict, the most probable culprit. For a trial, the
+        progress of the trial."""
         if self.trial:
             return "done" if self.trial.state == "done" else self.place or "starting"
         match self.search_verdict:
@@ -276,7 +279,7 @@ class SessionView:
                 return "inconclusive"
 
     def stopped_at(self, time: float) -> "SessionView":
-        """The view of a session that has stopped; its latest event was at ``time`` (epoch seconds)."""
+        """The view, changed for a session that has stopped and whose latest event was at ``time`` (epoch seconds)."""
         return replace(self, ended=self.ended or time, latest_activity=None, activity_by_host={})
 
     @property
@@ -297,9 +300,9 @@ OVERDUE = 0.1  # after an estimated time has passed, this share of it is shown a
 def minutes_left(view: SessionView, now: float) -> float | None:
     """Estimated minutes from ``now`` (epoch seconds) until the verdict; None while too little is known.
 
-    In a hunt, the estimate is the entropy of the belief in bits, times the time that the search has needed for each bit
-    so far, plus the time of the runs of the proof. In a trial, the estimate is the number of remaining runs times the
-    median cost of a run.
+    In a hunt, the estimate is the number of missing bits of information (the entropy of the culprit), times the time
+    that the search has needed for each bit so far, plus the time of the runs of the proof. In a trial, the estimate is
+    the number of remaining runs times the median cost of a run.
     """
     if view.trial:
         costs = [run.cost for run in view.trial.runs]
@@ -323,8 +326,8 @@ def minutes_left(view: SessionView, now: float) -> float | None:
 
 
 def entropy_in_bits(belief: Belief) -> float:
-    """The Shannon entropy of the belief about the culprit, in bits; 0 if a single candidate has all of the
-    probability."""
+    """The Shannon entropy, in bits, of the probability distribution of the culprit; 0 if a single candidate has all of
+    the probability."""
     share = belief.culprit[belief.culprit > 0]
     share = share / share.sum() if len(share) else share
     return float(-(share * np.log2(share)).sum())

@@ -1,9 +1,9 @@
-"""Standard output and standard error. All text that the program prints passes through this module, which makes the text
-safe.
+"""Writes to standard output and standard error. All text that the program prints passes through this module, which
+makes the text safe for a terminal (without control characters).
 
-``make_streams_safe`` replaces both streams of the process by a ``SafeOutput``, so that texts of click, warnings and
-tracebacks are made safe, too. Only perfbisect's own cursor movements and colours are written unchanged, by
-``replace_line`` and ``ui.live``.
+``make_streams_safe`` replaces both streams of the process by a ``SafeOutput``, so that texts of the library click,
+warnings and tracebacks are made safe, too. Only the control sequences of perfbisect itself (cursor movements and
+colours) are written unchanged, by ``replace_line`` and ``ui.live``.
 """
 
 import io
@@ -23,13 +23,14 @@ START_OF_LINE = "\r\x1b[K"  # moves the cursor to the start of the line, and cle
 
 
 class BytesToText(io.RawIOBase):
-    """A binary stream that writes to a SafeOutput, because click writes the completions for a shell as bytes."""
+    """A binary stream that writes to a SafeOutput. The class exists because the library click writes completions for a
+    shell as bytes."""
 
     def __init__(self, output: "SafeOutput") -> None:
         self.output = output
 
     def write(self, data: "ReadableBuffer") -> int:
-        """Write UTF-8 text, made safe; return the number of bytes."""
+        """Write the UTF-8 text ``data`` after making the text safe; returns the number of bytes of ``data``."""
         self.output.write(bytes(data).decode(errors="backslashreplace"))
         return len(bytes(data))
 
@@ -43,11 +44,11 @@ class BytesToText(io.RawIOBase):
 
 
 class SafeOutput(io.TextIOBase):
-    """A stream that makes text safe (`wording.text.safe`). Characters that the stream's encoding lacks are replaced by
-    similar characters.
+    """A text stream that makes each text safe (`wording.text.safe`) before writing the text to the underlying stream.
+    Characters that the stream's encoding lacks are replaced by similar characters.
 
     If ``raises`` is true, a failed write raises StdoutClosed or EnvironmentFailure. If ``raises`` is false, a failed
-    write is ignored, as on standard error, where no error message could be printed.
+    write is ignored; standard error is such a stream, because an error message could not be printed.
     """
 
     def __init__(self, raw: TextIO, *, raises: bool) -> None:
@@ -62,16 +63,17 @@ class SafeOutput(io.TextIOBase):
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """The error handler of the underlying stream for characters that its encoding lacks."""
+        """The name of the underlying stream's error handler, for characters that the stream's encoding lacks."""
         return self.raw.errors
 
     def write(self, text: str) -> int:
-        """Make ``text`` safe and write it; returns the length of ``text``."""
+        """Write ``text`` after making the text safe; returns the length of ``text``."""
         self.write_unchanged(writable(safe(text), self.encoding))
         return len(text)
 
     def write_unchanged(self, text: str) -> None:
-        """Write ``text`` without making it safe; only for perfbisect's own control sequences."""
+        """Write ``text`` unchanged. Only for text that perfbisect itself makes, with control sequences for the
+        terminal."""
         try:
             self.raw.write(text)
         except OSError as failure:
@@ -107,16 +109,15 @@ class SafeOutput(io.TextIOBase):
 
 
 def safe_output(stream: TextIO, *, raises: bool = True) -> SafeOutput:
-    """The stream as a SafeOutput; a stream that already is a SafeOutput is returned unchanged."""
+    """A SafeOutput that writes to ``stream``; if ``stream`` already is a SafeOutput, ``stream`` itself."""
     output: object = stream
     return output if isinstance(output, SafeOutput) else SafeOutput(stream, raises=raises)
 
 
 def make_streams_safe() -> None:
-    """Make all text that this process prints safe. Raises EnvironmentFailure if standard output is closed.
-
-    If standard input or standard error is closed, it is connected to /dev/null, so that no other file gets its
-    descriptor.
+    """Replace standard output and standard error by streams that make all text safe. Raises EnvironmentFailure if
+    standard output is closed. A closed standard input or standard error is connected to /dev/null, because otherwise
+    the next opened file would get its descriptor.
     """
     closed = sys.stdout is None
     for number in range(3):
@@ -133,9 +134,8 @@ def make_streams_safe() -> None:
 
 
 def write_line(text: str, stream: TextIO, line_end: str = "\n") -> None:
-    """Write ``text`` and flush; append ``line_end`` unless the text ends with it.
-
-    Raises StdoutClosed or EnvironmentFailure if standard output cannot be written.
+    """Write ``text`` to ``stream`` and flush the stream. If ``text`` does not end with ``line_end``, ``line_end`` is
+    appended. Raises StdoutClosed or EnvironmentFailure if standard output cannot be written.
     """
     output = safe_output(stream)
     output.write(text if text.endswith(line_end) else f"{text}{line_end}")
@@ -143,7 +143,7 @@ def write_line(text: str, stream: TextIO, line_end: str = "\n") -> None:
 
 
 def note(text: str) -> None:
-    """Write ``text`` to standard error and flush."""
+    """Write a line to standard error and flush."""
     write_line(text, cast("TextIO", safe_output(sys.stderr, raises=False)))
 
 
@@ -155,7 +155,8 @@ def ask(question: str, highest: int) -> int:
 
 
 def replace_line(text: str) -> None:
-    """Replace the line of the terminal in which the cursor is by ``text``. Standard error must be a terminal."""
+    """Overwrite the terminal's present line (the line with the cursor) with ``text``. Standard error must be a
+    terminal."""
     output = safe_output(sys.stderr, raises=False)
     output.write_unchanged(START_OF_LINE)
     output.write(text)

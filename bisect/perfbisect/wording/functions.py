@@ -1,4 +1,4 @@
-"""Sentences about functions: where the difference between two builds is, and what the code does differently."""
+"""Writes sentences about functions: which functions differ between two builds, and what they do differently."""
 
 import math
 import re
@@ -41,7 +41,7 @@ def location_and_behaviour(explanation: Explanation) -> tuple[str, str]:
 
 
 def location_sentence(explanation: Explanation) -> str:
-    """A sentence with the functions that have the difference, and how the commit affects them; "" if unknown."""
+    """A sentence that names the functions with the difference, and says how the commit affects them; "" if unknown."""
     # If the metric is instructions, the sentence has no functions from profiles, because profiles measure time.
     writers = [waiting_sentence, instruction_location_sentence, cpu_sentence]
     if explanation.metric == INSTRUCTIONS:
@@ -56,7 +56,7 @@ def location_sentence(explanation: Explanation) -> str:
 
 
 def behaviour_sentence(explanation: Explanation, location_text: str) -> str:
-    """A sentence that says what the code does differently and that differs from ``location_text``; "" if that is unknown."""
+    """A sentence that says what the code does differently, if ``location_text`` does not say this; "" if unknown."""
     call_list = explanation.location.calls if explanation.location else explanation.calls
     candidates = (
         waiting_kind_sentence(explanation),
@@ -69,7 +69,7 @@ def behaviour_sentence(explanation: Explanation, location_text: str) -> str:
 
 
 def waiting_sentence(explanation: Explanation) -> str:
-    """A sentence that says in which functions a commit waits longer than its parent; "" if it does not."""
+    """A sentence that says in which functions a commit waits longer than its parent; "" if it does not wait longer."""
     waits = waits_if_cause(explanation)
     total, error = total_difference(waits)
     longer_waits = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHER_FUNCTIONS]
@@ -88,7 +88,7 @@ def waiting_kind_sentence(explanation: Explanation) -> str:
 
 
 def error_margin(row: FunctionRow, unit: str = "") -> str:
-    """Half of the width of a difference's 95 % interval, with two digits: ± 1.2 µs."""
+    """Half of the width of the 95 % interval of a cost difference, with two digits, such as "± 1.2 µs"."""
     return f"± {amount(float(f'{1.96 * row.error:.2g}'), unit)}"
 
 
@@ -99,7 +99,7 @@ def an_operation(explanation: Explanation) -> str:
 
 
 def changed_functions_sentence(explanation: Explanation, location_text: str = "") -> str:
-    """A sentence with the changed functions and their costs; "" if ``location_text`` names a changed function."""
+    """A sentence that names the changed functions and their costs; "" if ``location_text`` names a changed function."""
     names = [[row.function, *row.inlined] for row in explanation.functions if row.has_changed_code]
     is_named = any(quoted(name) in location_text for name in chain(*names))
     shares = changed_shares(explanation)
@@ -119,7 +119,7 @@ def changed_shares(explanation: Explanation) -> list[str]:
 
 
 def instruction_location_sentence(explanation: Explanation) -> str:
-    """A sentence with the changed function that, with its callees, has most of the instructions' difference, or ""."""
+    """A sentence that names the changed function in or below which most of the additional instructions are; or ""."""
     total, error = total_difference(explanation.counts)
     if abs(total) <= 2 * error or any(row.part >= PLACE_SHARE for row in explanation.counts):
         return ""
@@ -136,12 +136,11 @@ def instruction_location_sentence(explanation: Explanation) -> str:
 
 
 def instruction_sentence(explanation: Explanation, earlier: str = "") -> str:
-    """A sentence about a function that executes more or fewer instructions; "" without counts, or if the ``earlier``
-    sentence says the same.
+    """A sentence about a function that executes more or fewer instructions than before; "" if instructions were not
+    counted, or if the ``earlier`` sentence says the same.
 
-    The sentence is about the function with the largest difference, or a changed function that the ``earlier`` sentence
-    does not name. A clause such as ", which this commit changes" is left out if the ``earlier`` sentence has this
-    clause."""
+    The function has the largest difference, or is a changed function that the ``earlier`` sentence does not name. If
+    the ``earlier`` sentence has a clause such as ", which this commit changes", this clause is not repeated."""
     total, error = total_difference(explanation.counts)
     cost_before = sum(row.parent for row in explanation.counts)
     unit = "a run" if explanation.whole_runs else "an operation"
@@ -165,7 +164,8 @@ def instruction_sentence(explanation: Explanation, earlier: str = "") -> str:
 
 
 def execution_sentence(row: FunctionRow, explanation: Explanation, unit: str, earlier: str) -> str:
-    """A sentence with a function's additional instructions, the change of its calls, and how the commit affects it."""
+    """A sentence about a function: its additional instructions, the change of its calls, and how the commit affects
+    it."""
     error_text = f" ({error_margin(row)})" if 1.96 * row.error >= MIN_REASON_SHARE * abs(row.difference) else ""
     comparison = "more" if row.difference > 0 else "fewer"
     amount_text = f"{amount(abs(row.difference))}{error_text} {comparison} instructions {unit}"
@@ -193,7 +193,7 @@ def execution_sentence(row: FunctionRow, explanation: Explanation, unit: str, ea
 
 
 def counts_explain(counted: FunctionRow, timed: FunctionRow) -> bool:
-    """Whether the log ratio of instructions is at least half of a function's log ratio of time, within its error."""
+    """Whether the log ratio of a function's instructions may be at least half of the log ratio of its time."""
     if timed.difference * counted.difference < 0:
         return False
     certain = max(0.0, abs(timed.difference) - 1.96 * timed.error)  # the smallest difference in the 95 % interval
@@ -204,7 +204,7 @@ def counts_explain(counted: FunctionRow, timed: FunctionRow) -> bool:
 
 
 def call_change_note(row: FunctionRow) -> str:
-    """The change of the number and of the length of a function's calls, as a clause; "" if calls were not counted."""
+    """A clause about the change of the number and of the length of a function's calls; "" if calls were not counted."""
     if not (row.calls and min(row.calls) > 0 and row.parent > 0 and row.culprit > 0):
         return ""
     calls = math.log(row.calls[1] / row.calls[0])
@@ -225,7 +225,7 @@ def call_change_note(row: FunctionRow) -> str:
 
 
 def cpu_sentence(explanation: Explanation) -> str:
-    """A sentence that says where the difference in CPU time is, from on-CPU profiles; "" without profiles."""
+    """A sentence that says in which functions the difference in CPU time is; "" if there are no on-CPU profiles."""
     if not explanation.functions:
         return ""
     total, error = total_difference(explanation.functions)
@@ -251,7 +251,7 @@ def cpu_sentence(explanation: Explanation) -> str:
 
 
 def cpu_location_sentence(explanation: Explanation, location: DifferenceLocation, kind: str) -> str:
-    """A sentence with the functions that, with their callees, have the difference; ``kind`` is "loss" or "gain"."""
+    """A sentence that names the functions in or below which the difference is; ``kind`` is "loss" or "gain"."""
     top, innermost, changed = location.top, location.innermost, location.changed_functions
     row = innermost if top is None else top
     if location.by_own_code:
@@ -283,7 +283,7 @@ def cpu_location_sentence(explanation: Explanation, location: DifferenceLocation
 
 
 def calls_sentence(call_list: Sequence[Call], earlier: str = "") -> str:
-    """A sentence with removed and new calls; "" if all calls are new and named in the ``earlier`` sentence."""
+    """A sentence that names removed and new calls; "" if the ``earlier`` sentence names all calls, and all are new."""
 
     def phrases(calls: Sequence[Call], build: str, end: str, verbs: tuple[str, str] = ("is", "are")) -> list[str]:
         shown = [f"{quoted(call.function)} ({share(call.share)} of the {build}'s cost)" for call in calls[:MAX_CALLS]]
@@ -301,7 +301,7 @@ def calls_sentence(call_list: Sequence[Call], earlier: str = "") -> str:
 
 
 def functions_sentence(explanation: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
-    """A sentence with the functions that have a loss or a gain (``kind``); ``rows`` begins with the largest part."""
+    """A sentence that names the functions with a loss or a gain (``kind``). ``rows`` are sorted, largest part first."""
     first, touched = rows[0], [row for row in rows if row.has_changed_code or row.below_changed]
     named = [row for row in touched if row.part >= NAMED_PART or row is first][:MAX_NAMES]
     if first in named or sum(row.part for row in named) >= 1 / 2:
@@ -320,18 +320,18 @@ def functions_sentence(explanation: Explanation, rows: Sequence[FunctionRow], ki
 
 
 def caller_note(row: FunctionRow) -> str:
-    """The main caller of a function of the kernel or of libc, as a clause; "" for other functions."""
+    """A clause that names the main caller of a function of the kernel or of libc; "" for other functions."""
     has_system_caller = row.callers and SYSTEM_BINARY.match(row.binary) and not row.has_no_symbols
     return f" (called by {quoted(row.callers[0])})" if has_system_caller else ""
 
 
 def unchanged_note(row: FunctionRow, explanation: Explanation) -> str:
-    """The clause that a function has no symbols or is not changed by the commit; "" if the changes are unknown."""
+    """A clause that says that a function has no symbols or that the commit does not change it; "" if unknown."""
     return no_symbols_note(row) or (", which this commit does not change" if explanation.change_known else "")
 
 
 def changed_functions_note(row: FunctionRow, explanation: Explanation) -> str:
-    """A clause with the changed functions, if the difference is in unchanged code; "" if many have unknown costs."""
+    """A clause that names the changed functions, for a difference in unchanged code; "" if they are unknown."""
     may_hide_changed = row.has_no_symbols or any(name.startswith("[") for name in row.callers[:1])
     names, further = [*map(quoted, explanation.changed[:MAX_NAMES])], len(explanation.changed) - MAX_NAMES
     names = ([*names, *([f"{further} more"] * (further > 0))]) if may_hide_changed or further <= 0 else []
@@ -340,13 +340,13 @@ def changed_functions_note(row: FunctionRow, explanation: Explanation) -> str:
 
 
 def no_symbols_note(row: FunctionRow) -> str:
-    """The reason why the functions of a binary cannot be distinguished, as a clause; "" if the binary has symbols."""
+    """A clause that says why the functions of a binary cannot be distinguished; "" if the binary has symbols."""
     reason = ", code that the program generates at run time" if row.binary == GENERATED else ", which has no symbols"
     return reason if row.has_no_symbols else ""
 
 
 def change_note(row: FunctionRow, explanation: Explanation) -> str:
-    """A clause about how the commit affects a function, such as ", which this commit changes"; "" if it does not."""
+    """A clause about a commit's effect on a function, such as ", which this commit changes"; "" for no effect."""
     if row.changed:
         return ", which this commit changes"
     if row.inlined:
@@ -368,14 +368,14 @@ def is_changed(function: str, changed: Collection[str]) -> bool:
 
 
 def listed_function(row: FunctionRow) -> str:
-    """A function in a list, with its share of the difference, and the changed function that calls it or is inlined."""
+    """A function's name, its share of the difference, and the changed function above it or inlined into it."""
     note = f", below {quoted(row.below_changed)}" if row.below_changed else ""
     note = f", with {quoted(row.inlined[0])} inlined" if row.inlined else note
     return f"{quoted(row.function)} ({share(row.part)}{note})"
 
 
 def moved_costs(explanation: Explanation) -> Iterator[str]:
-    """Clauses about costs that moved between functions: "; 2 µs moved from `f` to `g`"."""
+    """Clauses about costs that moved between functions, such as "; 2 µs moved from `f` to `g`"."""
     for sources, targets in cost_exchanges(explanation.functions):
         cost = min(abs(sum(row.difference for row in exchanged)) for exchanged in (sources, targets))
         old, new = (listed([quoted(row.function) for row in exchanged]) for exchanged in (sources, targets))
@@ -383,7 +383,7 @@ def moved_costs(explanation: Explanation) -> Iterator[str]:
 
 
 def share_with_interval(part_rows: Sequence[FunctionRow], explanation: Explanation) -> str:
-    """The share of some functions in the difference, with its 95 % interval unless that is narrower than 1 %."""
+    """The share of some functions in the difference, with its 95 % interval if this is wider than 1 %."""
     part = sum(row.part for row in part_rows)
     half = 1.96 * share_error(part_rows, explanation.functions, explanation.shared_error)
     interval = f" ({share(part - half)[:-2]} to {share(part + half)})" if half >= 0.005 else ""

@@ -1,5 +1,5 @@
-"""The characters with which views draw: a set for Unicode terminals, and a set for terminals that can only show
-ASCII.
+"""The characters (signs) with which views draw: a set of signs for Unicode terminals, and a set for terminals that can
+show only ASCII.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,15 @@ ASCII_SIGNS = dict(zip("“”’…×–·→●○━─│", "'''~x-|>o.=-|",
 
 
 def glyphs_for(encoding: str) -> Glyphs:
-    """The set of signs that can be written in ``encoding``."""
+    """The set of signs for a terminal with ``encoding``: the Unicode signs if the encoding has them, otherwise the
+    ASCII signs."""
     signs = "".join(str(getattr(UNICODE, name)) for name in UNICODE.__slots__)
     return UNICODE if encodable(signs, encoding) else ASCII
 
 
 def writable(text: str, encoding: str) -> str:
-    """``text`` with the same length, in which each character that ``encoding`` lacks is replaced by a similar
-    character or "?".
+    """``text``, in which each character that ``encoding`` lacks is replaced by a similar character or "?". The length
+    of the text does not change.
     """
     if encodable(text, encoding):
         return text
@@ -46,7 +47,7 @@ def writable(text: str, encoding: str) -> str:
 
 
 def encodable(text: str, encoding: str) -> bool:
-    """Whether ``encoding`` has all signs of a text. An unknown encoding is treated as ASCII."""
+    """Whether ``encoding`` has all characters of a text. An unknown encoding is treated as ASCII."""
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -57,7 +58,8 @@ def encodable(text: str, encoding: str) -> bool:
 
 
 def sparkline(values: Sequence[float], top: float, width: int, glyphs: Glyphs) -> str:
-    """The latest ``width`` values as block characters whose heights range from 0 to ``top``."""
+    """The latest ``width`` values as a line of block characters. The full height of a character is the value
+    ``top``."""
     steps = len(glyphs.blocks) - 1
     return "".join(glyphs.blocks[min(steps, max(0, round(steps * v / top)))] for v in values[-width:] if top > 0)
 

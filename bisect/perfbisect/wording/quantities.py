@@ -1,4 +1,5 @@
-"""Formats quantities for all outputs. The module imports few modules, because `bisect history` must start fast."""
+"""Converts quantities to text for all outputs. This module imports few modules, because `bisect history` must start
+fast."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +18,18 @@ HUGE = 1e12  # larger numbers are written with an exponent
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 run, 2,300 runs."""
+    """A number and a noun, in the plural if necessary: 1 run, 2,300 runs."""
     return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def one_or_count(workloads: Sequence[str]) -> str:
-    """The name of the only workload, or the number of workloads, for a narrow column: scan, 3 workloads."""
+    """A text for a narrow column: the name of the workload if there is only one, such as scan, otherwise the number of
+    workloads, such as 3 workloads."""
     return workloads[0] if len(workloads) == 1 else count(len(workloads), "workload")
 
 
 def figure(value: float | None) -> str:
-    """A measured value with three digits or more: 12,345, 87.1, 0.442; a dash for None."""
+    """A measured value with at least three digits: 12,345, 87.1, 0.442; a dash for None."""
     if value is None:
         return MISSING
     return decimals(value, 0) if abs(value) >= 99.95 else f"{value:#.3g}".rstrip(".")
@@ -38,9 +40,8 @@ SCALES = {"us": ((1e6, "s"), (1e3, "ms"), (1.0, "µs")), "": ((1e9, "billion"), 
 
 
 def divisor_and_unit(largest: float, unit: str = "", smallest: float = 1.0) -> tuple[float, str]:
-    """The divisor and the unit with which numbers up to ``largest`` are easy to read.
-
-    The largest divisor is chosen for which ``largest`` / divisor is at least ``smallest``.
+    """A divisor, and a unit for the divided numbers, so that numbers up to ``largest`` are easy to read, such as 1000
+    and ms. The result is the largest divisor for which ``largest`` / divisor is at least ``smallest``.
     """
     name = "" if unit == "us" or not unit else unit
     scales = SCALES.get(unit, SCALES[""])
@@ -49,8 +50,8 @@ def divisor_and_unit(largest: float, unit: str = "", smallest: float = 1.0) -> t
 
 
 def amount(value: float, unit: str = "") -> str:
-    """A quantity in a form that is easy to read: 1.66 s, 24.1 ms, 400, 166,000, 1.2 million cycles. ``unit`` "us":
-    microseconds."""
+    """A quantity with a unit that makes the number easy to read: 1.66 s, 24.1 ms, 400, 166,000, 1.2 million cycles.
+    ``unit`` "us": microseconds."""
     divisor, name = divisor_and_unit(abs(value), unit)
     scaled = value / divisor
     digits = 10.0 ** max(0, math.floor(math.log10(abs(scaled))) - 2) if abs(scaled) >= 1e4 else 1.0
@@ -74,12 +75,14 @@ SMALLEST = 6  # the largest number of decimals of a ratio or a percentage
 
 
 def decimals_needed(value: float, min_decimals: int) -> int:
-    """The number of decimals with which a number shows two significant digits: ``min_decimals`` to 6."""
+    """The number of decimals with which a number shows two significant digits, but at least ``min_decimals``, and at
+    most 6."""
     return min(SMALLEST, max(min_decimals, 1 - math.floor(math.log10(value)))) if value > 0 else min_decimals
 
 
 def factor(value: float, places: int = 3) -> str:
-    """A ratio with ``places`` decimals, or with two significant digits if these need more decimals: ×0.756, ×0.0069."""
+    """A ratio with the sign × and ``places`` decimals; with more decimals if two significant digits need them: ×0.756,
+    ×0.0069."""
     return f"×{decimals(value, decimals_needed(value, places))}"
 
 
@@ -131,15 +134,16 @@ def middle(interval: "Interval") -> str:
 
 
 def ratio_cells(ratio: "Interval | None", *, baseline: bool, unknown: str = "") -> tuple[str, str]:
-    """The two table cells for a candidate: its ratio to the baseline, and the ratio's interval."""
+    """Two texts for the table of candidates: the ratio of a candidate to the baseline, and the confidence interval of
+    the ratio."""
     if ratio is None or baseline:
         return ("1.000", "baseline") if baseline else (unknown, unknown)
     return middle(ratio), low_to_high(ratio)
 
 
 def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: str = "") -> str:
-    """The durations of a candidate's builds, for a column of a table: 3× 12 s, shared: 0.4 s; "kept" if all were
-    reused.
+    """The durations of a candidate's builds, for a column of a table, such as "3× 12 s" (three builds) or "shared: 0.4
+    s" (copied from the shared builds); "kept" if all builds were reused.
     """
     if not row.build_seconds:
         return "kept" if row.builds else unknown
@@ -148,25 +152,28 @@ def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: 
 
 
 def stopped_run(times_good: float, stopped_after: float) -> str:
-    """The result of a stopped run, in words: slower than 5 × good (stopped after 12 s)."""
+    """The result, in words, of a run that was stopped early because the build is slow: slower than 5 × good (stopped
+    after 12 s)."""
     return f"slower than {times_good:g} × good (stopped after {duration(stopped_after)})"
 
 
 def one_sided(interval: "Interval") -> str:
-    """The only known bound of an interval of ratios: <0.204, >4.92; "" for an interval with two known bounds."""
+    """The bound of an interval of ratios of which only one bound is known: <0.204, >4.92; "" if both bounds are known.
+    """
     if interval.only_known_side:
         return f"<{_ratio(interval.high)}" if interval.only_known_side < 0 else f">{_ratio(interval.low)}"
     return ""
 
 
 def _shown_value(interval: "Interval", value: float) -> str:
-    """A bound or the middle of an interval, with five decimals if the interval is narrower than 0.001, as for exact
-    counts."""
+    """``value``, a bound or the middle of an interval. The text has five decimals if the interval is narrower than
+    0.001, as for exact counts."""
     return decimals(value, 5) if 0 < interval.high - interval.low < NARROW_INTERVAL < value else _ratio(value)
 
 
 def _ratio(value: float) -> str:
-    """A ratio with three decimals; with three significant digits if three decimals would show too few or too many."""
+    """A ratio with three decimals; with three significant digits if the ratio is so small or so large that three
+    decimals show too few or too many digits."""
     return decimals(value, 3) if 0.0995 <= value < 99.95 else figure(value) if value > 1 else f"{value:.3g}"
 
 
@@ -199,14 +206,15 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A duration that is still growing, or that is printed in a narrow column: 0:07, 12:30, 1:02:03."""
+    """A duration with colons, for a running clock or a narrow column: 0:07, 12:30, 1:02:03."""
     minutes, remaining_seconds = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{remaining_seconds:02}" if hours else f"{minutes}:{remaining_seconds:02}"
 
 
 def span_of(low: int, high: int, noun: str) -> str:
-    """The range between the least and the largest number of items, with their noun: 8 to 14 runs, 2 builds."""
+    """The smallest and the largest number of items, and their noun: 8 to 14 runs; only one number if both are equal: 2
+    builds."""
     return f"{low} to {count(high, noun)}" if low < high else count(high, noun)
 
 
@@ -224,18 +232,18 @@ def estimate(minutes: float) -> str:
 
 
 def moment(seconds: float) -> str:
-    """The local day and time of a moment in seconds since the epoch: 2023-11-14 22:13."""
+    """The local date and time of a moment, which is given in seconds since the epoch: 2023-11-14 22:13."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def time_of_day(seconds: float) -> str:
-    """The local time of a moment in seconds since the epoch: 22:13:20."""
+    """The local time of day of a moment, which is given in seconds since the epoch: 22:13:20."""
     return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
 
 
 def extent(commits: int, candidates: int, merges: int) -> str:
-    """The size of a range in words: the numbers of commits, candidates and merges (without good), and of commits that
-    are not built."""
+    """The size of a range in words: the numbers of commits, candidates and merges (good is not included), and the
+    number of commits that need no build."""
     unbuilt = commits - candidates
     touch = "it changes" if unbuilt == 1 else "they change"
     parts = [count(commits, "commit"), count(candidates, "candidate"), *([count(merges, "merge")] if merges else [])]
@@ -253,7 +261,8 @@ def size(number_of_bytes: int) -> str:
 
 
 def build_origin(facts: "BuildFacts") -> list[str]:
-    """The origin of a build: shared, reused, or how long it took and the hits of the compiler cache."""
+    """Texts about the origin of a build: that the build is shared or reused, or how long the build took and how many
+    compilations the compiler cache has saved."""
     from perfbisect.core.domain.facts import remote_hit_rate
 
     if facts.shared:
@@ -265,28 +274,28 @@ def build_origin(facts: "BuildFacts") -> list[str]:
 
 PHASES = {
     "checkout": "checking out", "patch": "patching", "configure": "configuring", "compile": "compiling",
-    "install": "installing", "train": "training", "relink": "linking again", "record": "recording files", "other": "other work",
+    "install": "installing", "train": "training", "relink": "linking again", "record": "listing the files", "other": "the rest",
 }  # fmt: skip
 
 
 def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
-    """Two texts about the seconds of builds by phase: a clause about the longest phase, a sentence about all phases.
+    """Two texts about the seconds of builds by phase: a clause about the longest phase (of the named phases), a sentence about all phases.
 
-    Phases shorter than 0.05 s are left out. Both texts are "" without phases.
+    Phases shorter than 0.05 s are left out. Both texts are "" if there are no phases.
     """
     if not (total := sum(phases.values())):
         return "", ""
-    ordered = sorted(phases, key=lambda phase: -phases[phase])
+    ordered = sorted(phases, key=lambda phase: (phase == "other", -phases[phase]))
     parts = (f"{PHASES[phase]} {duration(phases[phase])}" for phase in ordered if phases[phase] >= 0.05)
-    largest = f", {share(phases[ordered[0]] / total)} of it {PHASES[ordered[0]]}"
-    return largest, f"Phases of these builds: {', '.join(parts)}."
+    largest = f", of which {share(phases[ordered[0]] / total)} {PHASES[ordered[0]]}"
+    return largest, f"Time of these builds by phase: {', '.join(parts)}."
 
 
 def cache_share(rate: float | None, remote: float | None) -> str:
-    """The share of compilations whose results were in ccache, and the share of these results that were in ccache's
-    remote store.
+    """A text with the share of compilations whose results ccache already had, and the share of these results that came
+    from ccache's remote store.
 
-    The text is "" if no compilations were counted.
+    The text is "" if ``rate`` is None, because no compilations were counted.
     """
     if rate is None:
         return ""

@@ -1,4 +1,5 @@
-"""Makes tables whose columns line up on a terminal in any script, and rows of CSV and TSV for spreadsheets."""
+"""Makes tables for a terminal, whose columns are aligned also for texts with wide characters (such as Chinese), and
+rows of CSV and TSV for spreadsheets."""
 
 import csv
 import io
@@ -42,8 +43,8 @@ def table(
     """The lines of a table.
 
     Columns that are named in ``right`` are right-aligned. ``width`` is the width of the terminal in characters. If
-    fewer than LEAST characters are left for the last column of the table, the columns named in ``drop`` are left out,
-    in that order, until enough characters are left. If too few are left then, the texts in the last column are cut.
+    fewer than LEAST characters remain for the last column, the columns named in ``drop`` are left out one after the
+    other, until enough characters remain. If the last column is still too wide, its texts are cut.
     """
     layout = Layout.fit(header, rows, right=right, width=width, drop=drop)
     return [layout.line(row) for row in (header, *rows)]
@@ -51,7 +52,7 @@ def table(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a table that are shown, and their widths."""
+    """The columns of a table that are shown, and the width of each column."""
 
     columns: tuple[tuple[int, int, bool], ...]  # index in a row, width, whether the column is right-aligned
     cut_at: int | None  # the width of the terminal
@@ -66,7 +67,7 @@ class Layout:
         width: int | None = None,
         drop: Sequence[str] = (),
     ) -> "Layout":
-        """The layout that fits these rows; see ``table`` for the parameters."""
+        """The layout of a table with these rows; see the function ``table`` for the parameters."""
         widths = [max(cell_len(row[column]) for row in (header, *rows)) for column in range(len(header))]
         shown_columns = list(range(len(header)))
         if width is not None:
@@ -79,8 +80,8 @@ class Layout:
     def line(self, row: Sequence[str], *, wide_cells: bool = False) -> str:
         """The line of a row.
 
-        If ``wide_cells`` is true, a cell may be wider than its column, and only the whole line is cut, at the width of the
-        terminal.
+        If ``wide_cells`` is true, cells that are wider than their column are not cut; only the line is cut at the width
+        of the terminal.
         """
         cells = (
             row[column] if wide_cells and cell_len(row[column]) > size else in_width(row[column], size, right=right)
@@ -91,7 +92,8 @@ class Layout:
 
 
 def _width_of_last(widths: Sequence[int], shown_columns: Sequence[int], width: int) -> int:
-    """The number of terminal columns that are left for the last column of a table that is ``width`` columns wide."""
+    """The number of characters that remain for the last column of a table, if the whole table is ``width`` characters
+    wide."""
     return width - sum(widths[column] + len(GAP) for column in shown_columns[:-1])
 
 
@@ -101,13 +103,13 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 def _field(value: Any) -> Any:
     """A value as a field of CSV.
 
-    An apostrophe is put before a text that a spreadsheet would take for a formula.
+    If a spreadsheet would interpret the text as a formula, the field begins with an apostrophe.
     """
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def separated(values: Iterable[Any], delimiter: str = ",") -> str:
-    """The values of a row joined by commas for CSV, or by ``delimiter`` (a tab for TSV), without a line end."""
+    """The line of a row in CSV, or in TSV if ``delimiter`` is a tab, without a line end."""
     written = io.StringIO()
     csv.writer(written, delimiter=delimiter, lineterminator="\n").writerow(map(_field, values))
     return written.getvalue().removesuffix("\n")

@@ -34,31 +34,33 @@ def safe(text: str) -> str:
 
 
 def safe_json(text: str) -> str:
-    """JSON that is safe to print. A reader gets the same values from the result, except for masked passwords."""
+    """A JSON text made safe to print. The values in the result are the same as in ``text``, except for masked
+    passwords."""
     if not _is_plain(text):
         text = UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)
     return mask_credentials(text)
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is one line of printable ASCII, as most texts are. This check is much faster than a search for
-    ``UNSAFE``.
+    """Whether a text is one line of printable ASCII, so that nothing must be escaped. Most texts are; and this check is
+    much faster than a search for ``UNSAFE``.
     """
     return text.isascii() and text.rstrip("\n").isprintable()
 
 
 def printable(text: str) -> str:
-    """Text from a foreign source on one line, safe to print, with single blanks in place of all white space."""
+    """A text from any source, made safe to print, on one line: each sequence of white space becomes a single blank."""
     return safe(" ".join(text.split()))
 
 
 def safe_line(text: str) -> str:
-    """Text from a foreign source on one line, safe to print, with its blanks unchanged."""
+    """A text from any source, made safe to print, on one line, with its blanks unchanged."""
     return safe(" ".join(text.splitlines()))
 
 
 def shell_words(words: Iterable[str]) -> str:
-    r"""Words as a command that can be copied into a shell: characters that `safe` would escape are quoted.
+    r"""The words of a command, joined to a text that the user can copy into a shell. Characters that `safe` would
+    escape are quoted by `$'…'`.
 
     >>> print(shell_words(["rm", "a\x1bb", "a b"]))
     rm $'a\x1bb' 'a b'
@@ -67,7 +69,8 @@ def shell_words(words: Iterable[str]) -> str:
 
 
 def shell_word(word: str) -> str:
-    """A word of a command, quoted for a shell: by `$'…'` if the word has unsafe characters, tabs or several lines."""
+    """A word of a command, quoted for a shell. If the word has unsafe characters, tabs or several lines, the quotes are
+    `$'…'`."""
     if not UNSAFE.search(word) and "\n" not in word and "\t" not in word:
         return shlex.quote(word)
     return f"$'{''.join(_escaped(sign) for sign in word)}'"
@@ -89,7 +92,7 @@ def printable_commit(commit: "Commit") -> "Commit":
 
 
 def cited(commit: "Commit") -> str:
-    """A commit in a sentence: its hash, and its day and subject if they are known."""
+    """A text about a commit for a sentence: its hash, and, if known, its date and subject."""
     about = ", ".join(part for part in (commit.date, f"“{commit.short_subject}”" if commit.subject else "") if part)
     return f"{commit.short_sha} ({about})" if about else commit.short_sha
 
@@ -100,13 +103,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def advised(text: str, advice: str) -> str:
-    """A warning and its advice as sentences, safe to print."""
+    """A warning and the advice for the user, as sentences that are safe to print."""
     stop = "" if text.endswith((".", "!", "?")) or not advice else "."
     return printable(f"{text}{stop} {advice}")
 
 
 def metric_title(metric: str) -> str:
-    """The name of a metric in a sentence: QPS, cpu/o."""
+    """The name of a metric as a sentence shows it, such as QPS or cpu/o."""
     return "QPS" if metric == "qps" else metric
 
 
@@ -120,8 +123,8 @@ def with_unit(metric: str) -> str:
 
 
 def execution_text(started: "ExecutionStarted") -> str:
-    """A text that says what an execution under the instruction counter is for: to find how many operations are
-    necessary, or to count."""
+    """A text that says why the workload is now executed under the instruction counter: to find the necessary number of
+    operations, or to count instructions."""
     if not started.of:
         return f"counting, how long is long enough: {started.operations:,}"
     length = f" {started.operations:,} operations" if started.operations else ""
@@ -129,7 +132,8 @@ def execution_text(started: "ExecutionStarted") -> str:
 
 
 def patch_summary(patches: Mapping[str, bool]) -> str:
-    """The patches that a build has, and the patches that do not fit its commit, in words; "" without patches."""
+    """A text that names the patches that were applied to a build, and the patches that do not fit its commit; "" if
+    there are no patches."""
     applied = [printable(name) for name, is_applied in patches.items() if is_applied]
     omitted = [printable(name) for name, is_applied in patches.items() if not is_applied]
     return ", ".join(f"{word} {listed(names)}" for word, names in (("with", applied), ("without", omitted)) if names)
@@ -147,5 +151,6 @@ _COMMANDS_OF_SYSTEM = {  # build system → a summary of its commands
 
 
 def build_system_text(system: str) -> str:
-    """A recognised build system with its commands; "" if the user or a recipe gives the build commands."""
+    """A text that names the recognised build system and its commands; "" if the user or a recipe gives the build
+    commands."""
     return _COMMANDS_OF_SYSTEM.get(system, "")

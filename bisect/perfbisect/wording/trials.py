@@ -1,4 +1,5 @@
-"""Sentences about trials: comparisons of builds, reverts of a culprit, fitness checks of a host, paired runs."""
+"""Writes sentences about trials: comparisons of builds, proofs by a revert of the culprit, fitness checks of a host;
+and about paired runs."""
 
 import math
 from collections import Counter
@@ -33,7 +34,7 @@ WORDS = {"qps": ("slower", "faster"), "rate": ("slower", "faster"), "latency": (
 
 
 def difference_text(metric: str, ratio: float) -> str:
-    """A ratio of a metric as a difference in words: 12 % slower, 3.1 % higher."""
+    """The ratio of a metric, written as a difference, such as "12 % slower" or "3.1 % higher"."""
     return f"{percent(abs(ratio - 1))} {WORDS.get(metric, LOWER)[ratio > 1]}"
 
 
@@ -43,12 +44,13 @@ def cpu_time_suffix(chosen: PairingChosen | None) -> str:
 
 
 def ratio_title(metric: str, chosen: PairingChosen | None) -> str:
-    """The title of a column of ratios to the good end: rQPS, rcpu/o, rQPS by CPU."""
+    """The title of a table column with ratios to the good end, such as rQPS, rcpu/o or "rQPS by CPU"."""
     return f"r{metric_title(metric)}{cpu_time_suffix(chosen).removesuffix(' time')}"
 
 
 def relative_metric(trial: SessionState) -> str:
-    """The name of the compared metric; if lower values are better, followed by a note that ratios above 1 are worse."""
+    """The name of the compared metric. If lower values of this metric are better, a note follows that ratios above 1
+    are worse."""
     metric = trial.request.metric
     name = "Throughput" if metric == "qps" else metric
     worse = f" (above 1: {'slower' if metric == 'latency' else 'worse'})"
@@ -56,7 +58,8 @@ def relative_metric(trial: SessionState) -> str:
 
 
 def run_counts(trial: SessionState, rounds: str = "") -> str:
-    """The numbers of rounds and runs of a trial: 5 rounds of 4 runs each; ``rounds`` replaces the requested rounds."""
+    """A text with the numbers of rounds and runs of a trial, such as "5 rounds of 4 runs each". If ``rounds`` is given,
+    it replaces the number of requested rounds."""
     runs, request, number_of_runs = comparable_runs(trial), trial.request, len(trial.runs)
     if len(runs) == number_of_runs:
         return f"{rounds or count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
@@ -72,7 +75,8 @@ UNDECIDED = 2
 
 
 def part_proofs(state: SessionState, history: str = "") -> Iterator[str]:
-    """Sentences about two builds: the parent with only the guilty part of a diff, and the culprit without this part.
+    """Sentences about the two proofs that a part of the culprit's diff is slow: the build of the parent with only this
+    part, and the build of the culprit without this part.
 
     See ``core/search/parts.py``.
     """
@@ -96,15 +100,16 @@ def part_proofs(state: SessionState, history: str = "") -> Iterator[str]:
 
 
 def proof_exit_status(trial: SessionState) -> int:
-    """The exit status of a proof: 0 if the revert of the culprit regains a part of the loss, 1 if the revert regains
-    nothing or there is no loss, 2 if this is undecided."""
+    """The exit status of a proof: 0 if the revert of the culprit regains speed, 1 if the revert regains no speed or
+    there is no loss of speed, 2 if the runs do not decide this."""
     return STATUS.get(revert_outcome(regained_by_revert(trial)), UNDECIDED)
 
 
 def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
-    """The sentence with the result of comparing two builds in one workload.
+    """Sentences with the result of the comparison of two builds.
 
-    For several results of one command, the sentences list only the results that differ.
+    If the workload is a command with several results, the sentences list only the results that differ between the
+    builds.
     """
     names = [printable(build.name) for build in trial.request.subjects]
     if trial.request.shared and len(names) == 2:
@@ -132,7 +137,7 @@ def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
 
 
 def difference_lines(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
-    """Lines that list the worse and the better results of a command, the largest difference first."""
+    """Lines that list which results of a command became worse and which became better, the largest difference first."""
     metric, lines_by_direction = trial.request.metric, dict[bool, list[tuple[float, str]]]()
     for row in rows:
         if (comparison := row.ratios[0]) and comparison.real and comparison.interval:
@@ -148,7 +153,8 @@ def difference_lines(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Ite
 
 
 def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
-    """Sentences about a proof by reverting the culprit; ``history`` is the option --history of commands, or ""."""
+    """Sentences about a proof by a revert of the culprit. The sentences contain commands; ``history`` is the option
+    --history for these commands, or ""."""
     request, regained_share = trial.request, regained_by_revert(trial)
     good, bad = (printable(request.subjects[build].name) for build in (GOOD, BAD))
     commits, hunt = (request.reverts.commits, request.reverts.hunt) if request.reverts else ((), 0)
@@ -183,7 +189,7 @@ def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
 
 
 def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "") -> Iterator[str]:
-    """A sentence that begins with ``beginning`` and says why a trial has no result, and a sentence with advice."""
+    """Two sentences: why a trial has no result (this sentence begins with ``beginning``), and an advice."""
     subjects = trial.request.subjects
     failed = [(build.name, build.trouble) for build in subjects if build.trouble]
     failed += [(subjects[skip.subject].name, skip.facts.reason) for skip in trial.skips]
@@ -198,8 +204,8 @@ def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "")
 
 
 def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None, interleaved_noise: float) -> str:
-    """Sentences with the standard deviation of the ratio of two runs, for paired and for interleaved runs. The text
-    begins with "ratio", so that the caller can put an article before it."""
+    """Sentences that compare the standard deviation of the ratio of two runs between paired and interleaved runs. The
+    text begins with the word "ratio", so that the caller can put an article before this word."""
     cpu = f" ({percent(cpu_noise)} by CPU time)" if cpu_noise is not None else ""
     paired = f"{percent(paired_noise)}{cpu} if they run at the same time (paired)"
     interleaved = f"{percent(interleaved_noise)} if they run in turn (interleaved)"
@@ -209,7 +215,8 @@ def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None,
 
 
 def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad") -> PairingChosen:
-    """The choice between paired and interleaved runs, in a sentence that gives the evidence from both kinds of runs."""
+    """The event with the choice between paired and interleaved runs. Its text gives the evidence from both kinds of
+    runs."""
     if ways.differ_by_waiting:
         evidence = f"{bad} has {ratio(ways.paired_ratio)} of {good}, but their CPU times are equal, so one of them waits longer"
         reason = printable(f"From here on, builds are compared by time instead of CPU time: {evidence}.")
@@ -234,8 +241,8 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
 
 
 def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
-    """A sentence about a level change in a series of releases: the releases before and after, their 95 % interval, and
-    the size.
+    """A sentence about a change of the level in a series of releases: the two releases between which it is, the 95 %
+    interval of this place, and the size of the change.
     """
     text = f"{names[step.before]} → {names[step.after]}"
     if (step.first, step.last) != (step.before, step.after):
@@ -247,13 +254,15 @@ def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
 
 
 def why_unfit(unfit: Unfit) -> str:
-    """The date and the fault of an unfit host: since 2026-03-01 it is 7.1 % slower in fitness checks."""
+    """A clause that says since when and why a host is unfit, such as "since 2026-03-01 it is 7.1 % slower in fitness
+    checks"."""
     slower = f"it is {percent(1 - unfit.level)} slower" if Fault.LEVEL in unfit.faults else ""
     noisier = f"its noise is {percent(unfit.facts.noise or 0)}" if Fault.NOISE in unfit.faults else ""
     return f"since {moment(unfit.since)[:10]} {' and '.join(filter(None, (slower, noisier)))} in fitness checks"
 
 
 def unfit_host(name: str, unfit: Unfit, history: str = "") -> str:
-    """The sentence that a host is unfit, with the reason, advice, and the command that accepts the host again."""
+    """Sentences that say that a host is unfit, why, what the user can do, and by which command the user can accept the
+    host again."""
     advice = "Look for other load, throttling or changed settings. If the change is intended:"
     return f"{name} is unfit: {why_unfit(unfit)}. {advice} bisect hosts --accept {shell_word(name)}{history}"

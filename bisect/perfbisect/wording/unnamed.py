@@ -1,4 +1,4 @@
-"""Why a hunt names no culprit or ignores a difference, and advice for these cases."""
+"""Texts that state why a hunt names no culprit, or why a hunt ignores a difference; and advice for these cases."""
 
 import math
 from collections.abc import Callable
@@ -64,7 +64,7 @@ SkipOf = Callable[[int], SkipFacts | None]  # candidate → the reason for which
 
 
 def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> str:
-    """A clause with the reason why no culprit is named."""
+    """A clause that states why an inconclusive hunt names no culprit."""
     match verdict.reason, verdict.detail:
         case Reason.RUNS_SPENT, float(limit):
             return f"the limit of {count(int(limit), 'run')} (--max-runs) is reached"
@@ -82,7 +82,7 @@ def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> 
 
 
 def failure_clause(verdict: Inconclusive, skip_of: SkipOf) -> str:
-    """A clause that says how the skipped suspects of a verdict fail, such as "do not build"."""
+    """A clause that states how the suspects of a verdict fail that could not be measured, such as "do not build"."""
     of_build = {skip.is_build_failure for candidate in verdict.candidates if (skip := skip_of(candidate))}
     if len(of_build) == 1:
         return BUILDS_FAIL if True in of_build else RUNS_FAIL
@@ -92,7 +92,7 @@ def failure_clause(verdict: Inconclusive, skip_of: SkipOf) -> str:
 def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str = "") -> str:
     """Advice after a hunt that named no culprit; ``hunt`` is the hunt's number, or 0 if the hunt is not stored.
 
-    ``history`` is the --history option of the printed command, or "".
+    The printed commands end with ``history``, the option --history, or "" for the default history.
     """
     if isinstance(base := verdict.detail, MergeBase):
         advice = next_advice(base.known, skip_of, hunt, history)
@@ -106,20 +106,20 @@ def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str 
 
 
 def metric_change_sentence(rise: "InstructionChange", metric: str, time_ratio: Interval) -> str:
-    """The sentence that says that a hunt continues with the metric instructions/o, and why."""
+    """The sentence that states that a hunt continues with the metric instructions/o, and the reason."""
     reason = f"{metric_title(metric)} of bad is {ratio(time_ratio)} of good, which is not enough to find the change"
     return f"The metric is {INSTRUCTIONS} from here on, which shows {change_clause(rise)}; {reason}."
 
 
 def change_clause(rise: "InstructionChange") -> str:
-    """A clause that states the change of a metric and the noise of its runs."""
+    """A clause that states how much the instructions of bad and good differ, and how much runs vary."""
     noise = "less than 0.01 %" if rise.noise < 0.0001 else percent(rise.noise)
     return f"{change(rise.ratio)}, and runs are assumed to vary by {noise}"
 
 
 def ignored_instructions_warning(rise: "InstructionChange", time_metric: str, policy: Policy) -> tuple[str, str]:
-    """A warning that bad and good differ in instructions, with the reason why the hunt does not search for this change;
-    and the option with which a hunt searches for the change."""
+    """Two texts: a warning that bad and good differ in instructions, with the reason why the hunt does not search for
+    this change; and the options with which a new hunt searches for the change."""
     is_small = not rise.is_large(policy)
     different = f"{metric_title(time_metric)} may show a different change"
     reason = "this change is too small to search for" if is_small else different
@@ -132,8 +132,8 @@ TOO_SMALL = 1.5e-4  # the smallest log ratio that a search can find
 
 
 def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
-    """The reason why a difference between the ends is not hunted, and advice; the advice is "" if no option can
-    help."""
+    """Two texts: the reason why the hunt does not search for the difference between good and bad, and advice. The
+    advice is "" if no option can help."""
     change_size, direction = abs(math.log(verdict.ratio.middle)), verdict.direction
     direction_found = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
     smallest_change = -math.log1p(-verdict.least) if direction is Direction.DROP else math.log1p(verdict.least)
@@ -154,6 +154,6 @@ def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
 
 
 def min_effect_option(ratio: float) -> str:
-    """The option with which a hunt finds this change: ``--min-effect`` with 70 % of the change, rounded to one
+    """The option ``--min-effect`` with which a hunt finds a change by ``ratio``: 70 % of the change, rounded to one
     digit."""
     return f"--min-effect {float(f'{70 * -math.expm1(-abs(math.log(ratio))):.1g}'):g}%"

@@ -1,4 +1,4 @@
-"""Expresses a verdict in sentences, which are the same in all views and reports, and as an exit status."""
+"""Expresses the verdict of a hunt in sentences, which are equal in all views and reports, and as an exit status."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -54,12 +54,13 @@ EXACTLY = 1e-3  # only exact counts detect smaller changes; then no advice on sm
 
 
 def classification_name(classification: Classification) -> str:
-    """The classification of a commit in a table: good, bad, culprit, unclear, …"""
+    """The word for the classification of a commit: good, bad, culprit, unclear, …"""
     return CLASSIFICATIONS.get(classification, classification.value)
 
 
 def exit_status(verdict: Verdict) -> int:
-    """The exit status of a verdict: 0 if a culprit is named, 1 if this host shows none, 2 if undecided."""
+    """The exit status of a verdict: 0 if a culprit is named, 1 if no change was found, 2 if the verdict is
+    inconclusive."""
     match verdict:
         case Found():
             return 0
@@ -72,7 +73,8 @@ def exit_status(verdict: Verdict) -> int:
 
 
 def effect(ratio: Interval, metric: str) -> str:
-    """A ratio in words: "a drop of 29 %"; if slow runs were stopped early, a bound: "at least 4.9 times slower"."""
+    """A ratio in words: "a drop of 29 %"; if slow runs were stopped early, only a bound: "at least 4.9 times slower".
+    """
     if not ratio.only_known_side:
         return change(ratio.middle, 0.0 if ratio.excludes_one else NOTHING)
     factor = 1 / ratio.high if ratio.only_known_side < 0 else ratio.low
@@ -82,7 +84,7 @@ def effect(ratio: Interval, metric: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VerdictSentences:
-    """Writes the sentences about the verdict of a hunt, from the present state of the hunt's log."""
+    """Makes the sentences about the verdict of a hunt, from the present state of the hunt's log."""
 
     state: SessionState
     commit_of: CommitOf
@@ -94,11 +96,11 @@ class VerdictSentences:
         return self.state.metric
 
     def skip_of(self, candidate: int) -> SkipFacts | None:
-        """The reason for which a candidate could not be measured; None if the candidate could be measured."""
+        """Why a candidate could not be measured; None if the candidate could be measured."""
         return self.state.facts_of(self.commit_of(candidate).sha).skip
 
     def sentences(self, verdict: Verdict) -> tuple[str, ...]:
-        """The sentences and list entries of a verdict; list entries begin with two spaces."""
+        """The sentences about a verdict, and lines of lists, which begin with two spaces."""
         match verdict:
             case Found(step):
                 return tuple(self.culprit_sentences(step))
@@ -112,7 +114,7 @@ class VerdictSentences:
                 return tuple(self.inconclusive(verdict))
 
     def changes_so_far(self, steps: Sequence[Step]) -> tuple[str, ...]:
-        """Lines about the changes that are proven before the hunt has a verdict; empty without such changes."""
+        """Lines about the changes that a hunt with several changes has proven so far; empty if there are none."""
         first = f"Found so far: {count(len(steps), 'change')} of {self.metric_text}:"
         return (first, *self.change_lines(steps)) if steps else ()
 
@@ -123,7 +125,7 @@ class VerdictSentences:
 
     @property
     def older_advice(self) -> str:
-        """The advice to search older commits, if nothing became worse in the range."""
+        """The advice to search older commits, for a hunt that found no change for the worse in the range."""
         return f"if good may already be slow, start from an older revision: bisect run OLDER {self.commit_of(0).short_sha} (the present good is then bad)"
 
     def ends_ratio(self, interval: Interval) -> str:
@@ -156,7 +158,8 @@ class VerdictSentences:
             yield f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of its changed paths."
 
     def undone_by_others(self, interval: Interval) -> Iterator[str]:
-        """A sentence if other commits undo most of the change: bad has less than half of the culprit's effect."""
+        """A sentence if bad has less than half of the culprit's effect, because other commits undo most of the change.
+        """
         ends = self.state.belief.effect if self.state.belief else UNKNOWN
         are_comparable = ends.has_known_bound and not (ends.only_known_side or interval.only_known_side)
         shares = (math.log(end) / math.log(interval.middle) for end in (ends.low, ends.high))
@@ -164,7 +167,7 @@ class VerdictSentences:
             yield f"Other commits undo most of this change: {self.ends_ratio(ends)}."
 
     def usual_metric_effect(self, interval: Interval | None, effect: Interval) -> str:
-        """The sentence about the culprit's effect on the workload's metric, if the hunt compared another metric."""
+        """The sentence about the culprit's effect on the workload's usual metric, for a hunt by another metric."""
         workload_metric, beginning = self.state.chosen.usual, ""
         metric, higher_is_better = metric_title(workload_metric), find_metric(workload_metric).higher_is_better
         if self.metric == INSTRUCTIONS and effect.low > 1:
@@ -187,7 +190,7 @@ class VerdictSentences:
         return f"{metric} confirms the change: {after}, {change(interval.middle)}."
 
     def build_changed(self, step: Step) -> Iterator[str]:
-        """A sentence if the build system or the path of the executable is not the same as for the parents."""
+        """A sentence if the commit has another build system, or another path of the executable, than its parents."""
         ways = []  # the build system, and files that run where they were built: make (out-static/db_bench)
         for build in map(self.state.latest_build, (step.candidate, *step.parents)):
             files = ", ".join(paths[0] for paths in build.programs.values()) if build else ""
@@ -217,12 +220,12 @@ class VerdictSentences:
                 yield f"{count(layouts.measured, 'layout')} of each build were measured; {not_compared} do not count, because {modes}."
 
     def count_sentences(self, step: Step | None = None) -> Iterator[str]:
-        """The sentence about exact counts: instructions of a commit relative to its parents, or of bad relative to good."""
+        """The sentence about exact counts of instructions: of a commit and its parents, or of good and bad."""
         if self.metric == INSTRUCTIONS:
             return
 
         def counted_runs(candidate: int) -> list[RunFacts]:
-            """The exact counts of a candidate."""
+            """The runs of a candidate in which instructions were counted exactly."""
             return [run for run in self.state.runs_of_equal_binaries(self.state.commits[candidate]) if run.counted]
 
         ends = instruction_change(counted_runs(0), counted_runs(-1))
@@ -242,7 +245,7 @@ class VerdictSentences:
             yield f"By exact counts, {count_text}{ALL_OF_IT if is_whole_change else between}."
 
     def proof_sentence(self, step: Step) -> str:
-        """The sentence that names the builds with which the culprit was compared."""
+        """The sentence that names the builds with which the proof compared the culprit."""
         if not step.parents:
             return "No parent of this commit could be measured, so the culprit is not proven."
         measured_parents = [self.commit_of(parent).short_sha for parent in step.parents if parent not in step.stand_ins]
@@ -260,7 +263,7 @@ class VerdictSentences:
         return f"Proven against {', and '.join(against)}, {way}."
 
     def code_placement(self, verdict: CodePlacement) -> Iterator[str]:
-        """Sentences that say that a commit makes a difference only in the usual layout, with advice."""
+        """Sentences for the verdict that a commit differs only in the usual layout of its code, and advice."""
         step = verdict.step
         yield f"Code placement: {cited(self.commit_of(step.candidate))} changes {self.metric_text} only in the usual layout."
         change_text = f"{ratio(step.ratio)} of {self.metric_text} before: {effect(step.ratio, self.metric)}"
@@ -274,7 +277,7 @@ class VerdictSentences:
         yield "Try next: another --variant: o2nofp-aligned aligns functions, loops and jumps; pgo optimises with a profile."
 
     def several_changes(self, verdict: Several) -> Iterator[str]:
-        """The sentences about all changes, oldest first, improvements, and undecided subranges."""
+        """The sentences about all changes for the worse, oldest first, all improvements, and undecided subranges."""
         steps, improvements, unsettled = verdict.steps, verdict.improvements, verdict.unsettled
         if steps:
             yield f"{counted_at_start(len(steps), 'change')} of {self.metric_text} in the range, oldest first:"
@@ -309,7 +312,7 @@ class VerdictSentences:
             yield from (f"    {sentence}" for sentence in self.build_changed(step))
 
     def unsettled_lines(self, subrange: UnsettledRange) -> Iterator[str]:
-        """The line about a subrange whose search did not end, and a line for each suspect."""
+        """A line about a subrange whose search is undecided, and a line for each suspect in the subrange."""
         verdict = subrange.known
         if not verdict.ratio.has_known_bound:
             ends = "not measured"
@@ -327,7 +330,8 @@ class VerdictSentences:
         yield from (f"  {line}" for line in self.suspect_lines(verdict))
 
     def suspect_lines(self, verdict: Inconclusive) -> Iterator[str]:
-        """A line for each of the ``LISTED`` most probable suspects, oldest first, and a line for all others."""
+        """A line for each of the ``LISTED`` most probable suspects, oldest first, and one line for all other suspects.
+        """
         pairs = list(zip(verdict.candidates, verdict.probabilities, strict=True))
         shown = sorted(pairs[:LISTED])
         yield from (f"  {chance(p):>6}  {cited(self.commit_of(candidate))}" for candidate, p in shown)
@@ -335,7 +339,7 @@ class VerdictSentences:
             yield f"  {chance(sum(p for _, p in further)):>6}  the {len(further)} other candidates together"
 
     def not_reproduced(self, verdict: NotReproduced) -> Iterator[str]:
-        """The sentences that the ends do not differ, or not in the requested direction, with advice."""
+        """The sentences that good and bad do not differ, or not in the requested direction, and advice."""
         ends = self.ends_ratio(verdict.ratio)
         if verdict.ratio.low == verdict.ratio.high:  # without measurements, the interval has no width
             yield "Not reproduced: good and bad are the same binary, or do not differ in any file that the recipe builds."
@@ -353,7 +357,7 @@ class VerdictSentences:
             yield f"Try next: {self.older_advice}.{further * (verdict.detectable >= EXACTLY)}"
 
     def inconclusive(self, verdict: Inconclusive) -> Iterator[str]:
-        """The sentences about an inconclusive hunt: the reason, the set that contains the culprit, and advice."""
+        """The sentences about an inconclusive hunt: the reason, the commits that can be the culprit, and advice."""
         yield f"Inconclusive: {inconclusive_reason(verdict, self.metric, self.skip_of)}. {self.narrowed(verdict)}."
         if verdict.ratio.has_known_bound:
             change_text = effect(verdict.ratio, self.metric) if verdict.ratio.excludes_one else "no change is shown"
@@ -364,7 +368,8 @@ class VerdictSentences:
         yield next_advice(verdict, self.skip_of, self.state.id, self.history)
 
     def narrowed(self, verdict: Inconclusive) -> str:
-        """The clause with the commits to which the culprit was narrowed, their probability, and the number of other commits."""
+        """A clause about the commits that are probably the culprit: their number, their probability, and the number of
+        others."""
         size = len(verdict.candidates)
         if not size:
             is_outside = verdict.reason is Reason.NOT_IN_BAD

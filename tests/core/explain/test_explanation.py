@@ -299,6 +299,10 @@ def test_profiles_with_few_samples_are_not_used() -> None:
             "This commit sets compiler options in `Makefile`: `-O3` in place of `-O2`.",
         ),
         (
+            {"paths": ("Makefile",), "lines": (("Makefile", "CFLAGS ?= -g -O2", "CFLAGS ?= -g"),)},
+            "This commit sets compiler options in `Makefile`: no `-O2`.",
+        ),
+        (
             {"paths": ("Makefile",), "lines": (("Makefile", "LIBS = -ltinfo", "LIBS ="), ("Makefile", "a", "b"))},
             "The commit changes no function: in `Makefile`, `LIBS = -ltinfo` is now `LIBS =` (and 1 more line).",
         ),

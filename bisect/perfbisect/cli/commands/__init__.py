@@ -1,2 +1,2 @@
-"""The commands of `bisect`: each module has one or more commands. If a module does not have the name of the command,
-``cli.main.IN`` lists it."""
+"""The commands of `bisect`: each module has one or more commands. If a command and its module have different names,
+``cli.main.IN`` maps the command to the module."""

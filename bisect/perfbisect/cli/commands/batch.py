@@ -127,11 +127,7 @@ def batch(given: CommandOptions) -> int:
         planned = [entry.planned for entry in entries]
         with closing(History.open(path)) as opened:
             of_file = (batch_of_file for batch_of_file in all_batches(opened) if batch_of_file.file == str(file))
-            matching = [
-                batch_of_file
-                for batch_of_file in of_file
-                if [hunt_of_batch.planned for hunt_of_batch in batch_of_file.hunts] == planned
-            ]
+            matching = [batch for batch in of_file if [hunt.planned for hunt in batch.hunts] == planned]
             for latest in matching[-1:]:
                 see = f"See it: {bisect_command('watch' if latest.running else 'batch', latest.name, history)}"
                 if latest.running:
@@ -328,12 +324,8 @@ def hunt_job(table: Location, location_by_key: Mapping[str, Location], values: M
     names_of_hosts = values.get(key, "local")
     names = dict.fromkeys([names_of_hosts] if isinstance(names_of_hosts, str) else names_of_hosts)
     choices = tuple((name,) for name in names) if key == "any-host" else (tuple(names),)
-    arguments = [
-        word
-        for name, option in run_options_as_keys().items()
-        if name in values
-        for word in run_arguments(name, option, values[name])
-    ]
+    keys = run_options_as_keys().items()
+    arguments = [word for name, option in keys if name in values for word in run_arguments(name, option, values[name])]
     arguments += ["--", values["good"], values["bad"]]
     settings = checked_settings(table, location_by_key, choices, arguments)
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])

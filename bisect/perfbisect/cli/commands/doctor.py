@@ -115,11 +115,8 @@ def doctor(given: CommandOptions) -> int:
                 results.append(adoption_finding(opened, contents))
             inspection = inspect_host(CheckRequest(opened, entry, given.metric, recipe, given.variant, chosen))
             facts = read_fingerprint(opened, inspection.answers)
-            results += [
-                *measurement_findings(inspection),
-                *pairing_findings(inspection),
-                *shared_build_findings(shared_builds()),
-            ]
+            results += [*measurement_findings(inspection), *pairing_findings(inspection)]
+            results += shared_build_findings(shared_builds())
     except EnvironmentFailure as failure:
         results.append(Finding(Severity.REFUSED, "reach", str(failure), failure.advice))
     if given.as_json:

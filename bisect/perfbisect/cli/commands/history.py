@@ -1,6 +1,7 @@
-"""`bisect history`: lists hunts, comparisons, proofs and A/As; subcommands copy them from and to other histories.
+"""`bisect history`: lists the stored sessions (hunts, comparisons, proofs and A/A tests); its subcommands copy sessions
+from and to other histories.
 
-`bisect push` copies new sessions of the local history to a central history, which many people read.
+`bisect push`: copies new sessions of the local history to a central history, a PostgreSQL database that a team reads.
 """
 
 import re
@@ -82,7 +83,8 @@ def history(given: CommandOptions) -> None:
 
 
 def session_table(sessions: Sequence[SessionSummary], *, central: bool = False) -> str:
-    """The table of hunts and trials. In the table of a central history, the origin of each session precedes its id."""
+    """The table of hunts and trials. If ``central`` is true, the id of each session is preceded by its origin, the name
+    of the history from which the session came."""
     from perfbisect.wording.table import table
 
     if not sessions:
@@ -97,7 +99,7 @@ def session_table(sessions: Sequence[SessionSummary], *, central: bool = False) 
     printed = [tuple(map(printable, cells)) for cells in rows]
     lines = table(head, printed, right=("id", "builds", "runs", "prob."), width=output_width(), drop=DISPENSABLE)
     pairs = zip(printed, sessions, strict=True)
-    names = {"c": "a comparison", "p": "a proof", "n": "an A/A (a build against itself)"}
+    names = {"c": "a comparison", "p": "a proof", "n": "an A/A test (a build against itself)"}
     shown = {str(session.id)[0]: str(session.id) for session in reversed(sessions)}
     examples = [f"{shown[letter]} is {name}" for letter, name in names.items() if letter in shown and not central]
     return "\n".join(
@@ -115,14 +117,8 @@ def session_row(session: SessionSummary) -> tuple[str, ...]:
     workloads = one_or_count(session.workloads)
     measured = session.builder, workloads, session.host, session.range_or_builds, str(builds), str(session.runs)
     verdict = (session.culprit[:10] if session.culprit else MISSING, chance(session.probability))
-    return (
-        str(session.id),
-        moment(session.started),
-        *measured,
-        *verdict,
-        DONE.get(session.kind, "") if session.state == "done" else session.state,
-        session.subject,
-    )
+    state = DONE.get(session.kind, "") if session.state == "done" else session.state
+    return str(session.id), moment(session.started), *measured, *verdict, state, session.subject
 
 
 def batch_line(batch: "Batch") -> str:
@@ -213,10 +209,8 @@ def import_(given: CommandOptions) -> int:
     path = given.history or default_history_path()
     for file in given.files:
         if path.exists() and file.samefile(path):
-            raise UsageError(
-                f"{file} is the history into which sessions are imported.",
-                "Give another FILE, or another history with --history.",
-            )
+            text = f"{file} is the history into which sessions are imported."
+            raise UsageError(text, "Give another FILE, or another history with --history.")
     conflicts = 0
     with closing(History.open(path)) as target:
         for file in given.files:
@@ -230,7 +224,7 @@ def import_(given: CommandOptions) -> int:
 
 @contextmanager
 def foreign_history(file: Path) -> Iterator[History]:
-    """The history of someone else, open for reading."""
+    """The history of another user, open for reading."""
     from perfbisect.store.connection import NoHistory
     from perfbisect.store.transfer import check_file_integrity
 

@@ -91,10 +91,7 @@ def hosts(given: CommandOptions) -> int:
     if given.accept:
         accept_levels(history, names)
     entries = load_hosts(hosts)
-    rows = {
-        host_entry.name: (host_entry.through[0] if host_entry.through else host_entry.address, host_entry.summary)
-        for host_entry in entries
-    }
+    rows = {entry.name: (entry.through[0] if entry.through else entry.address, entry.summary) for entry in entries}
     every = make_checks(rows, given) if check else True
     checks_of = checks_by_machine(history, rows)
     rows |= {name: ("leased", course[-1].check.host) for name, course in checks_of.items() if name not in rows}

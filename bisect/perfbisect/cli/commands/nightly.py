@@ -1,4 +1,4 @@
-"""`bisect nightly`: measures a watched branch once a night."""
+"""`bisect nightly`: measures the tip of a branch once a night."""
 
 import re
 import sys
@@ -112,7 +112,8 @@ def nightly(given: CommandOptions) -> int:
 
 
 def watch_from_options(given: CommandOptions) -> "Watch":
-    """The watched branch. Raises UsageError for an unknown name, or if the options name no clone of the repository."""
+    """The branch to watch, and how to measure it, as the options request. Raises UsageError for an unknown name, or if
+    the options name no clone of the repository."""
     from perfbisect.hunt.nightly import Watch
     from perfbisect.hunt.resolve import resolve_commits
 
@@ -126,8 +127,8 @@ def watch_from_options(given: CommandOptions) -> "Watch":
 
 
 def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
-    """Check once a day whether the host is fit. If no host was checked before, the check measures a build of tonight's
-    tip."""
+    """Check once a day whether the host is as fast and as quiet as before. If no host was checked before, the check
+    measures a build of tonight's tip."""
     from contextlib import nullcontext
 
     from perfbisect.cli.sessions import view_opener
@@ -148,7 +149,8 @@ def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
 def measure_tonight(
     watch: "Watch", nights: "list[SessionState]", given: CommandOptions
 ) -> "tuple[SessionState, Interrupted | None]":
-    """Tonight's comparison, begun or continued, and the exception that interrupted it, or None."""
+    """Begin or continue tonight's comparison. Returns the comparison, and the exception that interrupted the
+    comparison, or None."""
     from perfbisect.cli.sessions import trial_after
     from perfbisect.hunt import session
     from perfbisect.hunt.notification import Notifier
@@ -177,7 +179,7 @@ def branch_page_name(branch: str) -> str:
 
 def publish_pages_and_culprits(opened: "History", watched: "BranchComparison", given: CommandOptions) -> None:
     """Write the HTML pages, and run the command of --notify once for each culprit. If the command fails for a culprit,
-    the next call runs the command for this culprit again.
+    the next night runs the command for this culprit again.
     """
     from perfbisect.cli.commands.report import page_name, session_page_html, write_and_print_path
     from perfbisect.hunt.notification import command_failure

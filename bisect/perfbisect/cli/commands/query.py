@@ -61,7 +61,7 @@ def query(given: CommandOptions) -> None:
 
     \b
     Useful views: culprits, candidates, rqps, build_costs. The column metric_value, in candidates and runs, has the
-    values of the hunt's metric. The column rqps is the QPS divided by the QPS of good, also if the hunt has another
+    values of the hunt's metric. The column rqps is the QPS divided by the QPS of good, even if the hunt has another
     metric. The column rqps is empty if good has no runs of the same kind (interleaved or paired). A table prints times
     as local dates; --json and --csv print seconds since 1970.
     Tables and views: sessions (hunts, comparisons, proofs, …), attempts (processes that worked on a session), hunts,

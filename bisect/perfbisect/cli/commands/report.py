@@ -1,7 +1,7 @@
-"""`bisect report` writes a hunt, comparison, proof or A/A test as a page, and the profiles of a hunt as files; or the
-pages of all sessions of a history.
+"""`bisect report` writes the report of a session (hunt, comparison, proof or A/A test) as an HTML page, the profiles of
+a hunt as files, or the pages of all sessions of a history.
 
-`bisect show` prints a session, and writes no page.
+`bisect show` prints the report of a session.
 """
 
 from collections.abc import Collection
@@ -122,12 +122,14 @@ def report(given: CommandOptions) -> None:
 
 
 def page_name(hunt: int | str) -> str:
-    """The file name of a page: hunt-12.html, c3.html; for a central history hunt-ORIGIN:12.html, ORIGIN:c3.html."""
+    """The file name of a session's page, such as hunt-12.html or c3.html; for a session of a central history, such as
+    hunt-ORIGIN:12.html or ORIGIN:c3.html."""
     return f"{'hunt-' * str(hunt).rpartition(':')[2].isdecimal()}{hunt}.html"
 
 
 def session_page_html(history: History, hunt: int | str, path: Path | None, index: str = "") -> str:
-    """The page of a hunt or a trial; ``path`` is the path of the history that the user gave."""
+    """The HTML page of a hunt or a trial. ``path`` is the path of the history in the option --history, which commands
+    on the page repeat."""
     if isinstance(hunt, str):
         from perfbisect.report.page.pages import session_page
         from perfbisect.report.trial import document
@@ -160,7 +162,7 @@ def write_profiles(history: History, hunt: int, speedscope: Path | None, folded:
 def write_all_pages(history: History, folder: Path, path: Path | None, hunts: Collection[int] | None = None) -> None:
     """Write the pages of all sessions, or only the pages of ``hunts``, and write the index.
 
-    No page is written for a damaged session; its name and the reason are printed.
+    If the data of a session are damaged, no page is written for the session, and its name and the reason are printed.
     """
     from perfbisect.report.document import Cell
     from perfbisect.report.page.pages import index_page
@@ -253,7 +255,7 @@ def batch_lines(
 ) -> list[str]:
     """The hunts of a batch with their states; if ``jobs`` is given, also the states of the batch's jobs in Slurm.
 
-    ``shown_name`` is the name of the batch in the output, if this name differs from the batch's name in this history.
+    If ``shown_name`` is not empty, the output has this name in place of the name that the batch has in ``history``.
     """
     from perfbisect.hunt.batch import Stage, state_text, tasks_of
     from perfbisect.wording.table import table

@@ -154,10 +154,8 @@ def why(given: CommandOptions) -> int:
             beside = command_to_compare(opened.settings(number), f"{leader}^", leader)
             advice = f"The most probable commit is {leader}, without a proof. To compare it with its parent: {beside}"
     if verdict is None:
-        raise UsageError(
-            f"Hunt {number} has no verdict, so no commit to explain.",
-            f"To continue the hunt: {bisect_command('resume', str(number), history)}",
-        )
+        text = f"Hunt {number} has no verdict, so no commit to explain."
+        raise UsageError(text, f"To continue the hunt: {bisect_command('resume', str(number), history)}")
     if explained_step(verdict) is None:
         raise UsageError(f"The verdict of hunt {number} names no commit, so there is no commit to explain.", advice)
     how = session.Resumption(
@@ -196,10 +194,8 @@ def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None
         text = f"All hunts of batch {hunt} have a verdict."
         raise UsageError(text, f"To see them: {bisect_command('show', hunt, path)}")
     if not batch.is_one_process:
-        raise UsageError(
-            f"Batch {hunt} was begun from a file, so `bisect batch` continues it.",
-            f"To continue: {bisect_command('batch', batch.file, path)}",
-        )
+        problem = f"Batch {hunt} was begun from a file, so `bisect batch` continues it."
+        raise UsageError(problem, f"To continue: {bisect_command('batch', batch.file, path)}")
     return batch
 
 
@@ -212,11 +208,7 @@ def resume_all(path: Path | None, view: str | None) -> int:
     with closing(History.open(path)) as opened:
         tasks: list[Task] = []
         hunts_of_batches: set[int | None] = set()
-        for batch in (
-            unfinished_batch
-            for unfinished_batch in all_batches(opened)
-            if not (unfinished_batch.ended or unfinished_batch.running)
-        ):
+        for batch in (entry for entry in all_batches(opened) if not (entry.ended or entry.running)):
             hunts_of_batches |= {hunt_of_batch.hunt for hunt_of_batch in batch.hunts}
             if batch.is_submitted:
                 note(

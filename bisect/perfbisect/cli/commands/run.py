@@ -1,5 +1,5 @@
-"""`bisect run` and `bisect steps` find the commit that changed the speed between two revisions; `steps` takes the
-revisions from a series that another tool measured.
+"""`bisect run` finds the commit that changed the speed between two revisions. `bisect steps` finds such revisions in a
+time series that another tool measured.
 """
 
 from dataclasses import replace
@@ -180,8 +180,8 @@ def run(given: CommandOptions) -> int:
 
 
 def good_and_bad(good: str, bad: str | None) -> tuple[str, str]:
-    """The good and the bad end; they may also be given as git's A..B or A...B in the first argument. Raises
-    UsageError if the good or the bad end is missing.
+    """The revisions good and bad. The first argument may contain both, in git's notation A..B or A...B. Raises
+    UsageError if good or bad is missing.
     """
     if bad is not None:
         return good, bad
@@ -192,7 +192,7 @@ def good_and_bad(good: str, bad: str | None) -> tuple[str, str]:
 
 
 def settings_by_workload(requested: Settings, direction: Direction | None) -> tuple[Settings, ...]:
-    """The settings for each workload, all with the same commits; prints which recipes are used."""
+    """For each workload, the settings of its hunt; all hunts have the same ends. Prints which recipes are used."""
     from perfbisect.hunt.resolve import resolve_settings
 
     _, works = announce_and_read_recipes(requested)
@@ -202,7 +202,7 @@ def settings_by_workload(requested: Settings, direction: Direction | None) -> tu
 
 
 def claim_given_batch_hunt(batch: tuple[int, int, str], history: Path | None) -> int | None:
-    """Claim a hunt of a batch for this process, long before the hunt gets a number; see
+    """Claim a hunt of a batch for this process, so that no other process begins the hunt before it has a number; see
     ``store.batches.claim_batch_hunt``.
     """
     from contextlib import closing
@@ -220,7 +220,7 @@ def claim_given_batch_hunt(batch: tuple[int, int, str], history: Path | None) ->
 
 
 def requested_settings(given: CommandOptions) -> Settings:
-    """The settings that the options ask for. Raises UsageError for options that exclude each other."""
+    """The settings according to the options of the command. Raises UsageError for options that exclude each other."""
     if given.slow_after and given.all_steps:
         raise click.UsageError(
             "--slow-after and --all exclude each other. If the runs of a build are stopped, its speed is unknown,"
@@ -248,7 +248,8 @@ def requested_settings(given: CommandOptions) -> Settings:
 @click.option("--hunt", is_flag=True, help="After the table, hunt each step at which the metric got worse.")
 @json_option()
 def steps(given: CommandOptions) -> int:
-    """Find the steps in time series that other tools measured, and print the command that hunts each step.
+    """Find the steps (changes of the level) in time series that other tools measured, and print for each step the
+    command that searches for its commit.
 
     FILE is a CSV or TSV file as Apache Otava reads it, with the columns time, commit and value (or a column for each
     metric); the data.js of github-action-benchmark; or the JSON of `bencher perf` or `bencher report list`.
@@ -295,8 +296,9 @@ def steps(given: CommandOptions) -> int:
 
 
 def imported_lines(given: CommandOptions) -> "list[ImportedLine]":
-    """The levels and steps of each chosen series that has enough readings to find steps. For each other chosen series,
-    a note is printed that says why it is ignored. Raises UsageError if all chosen series are ignored.
+    """For each chosen time series with enough readings: its levels, and the steps between its levels. For each series
+    with too few readings, a note is printed that says why the series is ignored. Raises UsageError if all chosen series
+    are ignored.
     """
     import math
     from fnmatch import fnmatchcase

@@ -1,4 +1,4 @@
-"""`bisect simulate`: simulate hunts, to estimate the cost and the accuracy of real hunts."""
+"""`bisect simulate` simulates hunts, to estimate the cost and the accuracy of real hunts."""
 
 import math
 import sys
@@ -57,7 +57,7 @@ def share_option(name: str, default: str, text: str, **how: bool) -> Decorator:
 
 
 def cost_option(name: str, default: str, text: str) -> Decorator:
-    """The command-line option ``name``, whose value is a cost in runs or in time."""
+    """The command-line option ``name``, whose value is a cost, given as a number of runs or as a duration."""
     return click.option(name, type=COST, default=default, show_default=True, help=text)
 
 
@@ -142,9 +142,9 @@ def simulate(given: CommandOptions) -> None:
       smaller           the culprit, and three changes of at most a third of its size
       large             the culprit, and another drop of 70 % of its size
       cancelling        the culprit, another drop of the same size, and a later rise that hides one of the drops
-      before-and-after  the culprit, and a drop of half its size on either side
+      before-and-after  the culprit, and two drops of half its size: one before and one after the culprit
       adjacent          the culprit, and a drop of half its size in the next commit
-      reverted          a drop, its revert, and the same drop again; either drop is a right answer
+      reverted          a drop, its revert, and the same drop again; the right answer is to name either drop
       culprit-on-slope  the culprit, and 50 tiny drops, together half its size
       slope             50 tiny drops and no culprit; the right answer is to name no commit
     """
@@ -200,7 +200,8 @@ def simulate(given: CommandOptions) -> None:
 
 
 def chosen_graph(given: CommandOptions) -> "Graph":
-    """The graph of the range that `bisect run` would search in a real repository, or a simulated graph."""
+    """The graph of commits in which the simulated hunts search: the range that `bisect run` would search in a real
+    repository, or a random graph."""
     from perfbisect.core.domain.graph import Graph
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.repository.commits import resolve_commit
@@ -219,10 +220,8 @@ def chosen_graph(given: CommandOptions) -> "Graph":
         advice = "Give two revisions: bisect simulate GOOD BAD --repo FOLDER"
         raise UsageError(f"BAD is missing: '{good}' is only one end of a range.", advice)
     if given.commits or given.merges:
-        raise UsageError(
-            "--commits and --merges describe a random range, but GOOD and BAD give a range of a repository.",
-            "Omit --commits and --merges, or GOOD and BAD.",
-        )
+        clash = "--commits and --merges describe a random range, but GOOD and BAD give a range of a repository."
+        raise UsageError(clash, "Omit --commits and --merges, or GOOD and BAD.")
     builder = load_builder(name, given.builders or "") if name else None
     announce_recipe_files(builder)
     if repo is None:
@@ -236,7 +235,7 @@ def chosen_graph(given: CommandOptions) -> "Graph":
 
 
 def simulated_hunts(scenario: Any, policy: Any, rule: "SearchRule", seeds: range) -> list["JudgedHunt"]:
-    """One simulated hunt for each seed, with a progress bar on a terminal."""
+    """The results of one simulated hunt for each seed. On a terminal, a progress bar is shown."""
     from rich.progress import track
 
     from perfbisect.simulate.tally import judged_hunt_of_seed

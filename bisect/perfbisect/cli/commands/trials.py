@@ -1,6 +1,6 @@
-"""`bisect compare` measures builds relative to the first build, and with `--hunt` finds the commits that caused drops.
-`bisect noise` measures the noise of a host. `bisect prove` compares good, bad, and bad without the culprit. `bisect
-narrow` finds the part of the culprit's diff that changed the speed.
+"""`bisect compare` measures builds relative to the first build; with `--hunt`, it also finds the commits that caused
+drops. `bisect noise` measures the noise of a host. `bisect prove` compares good, bad, and bad without the culprit.
+`bisect narrow` finds the part of the culprit's diff that changed the speed.
 """
 
 import re
@@ -203,8 +203,9 @@ def compare(given: CommandOptions) -> int:
 def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
     """Hunt the drops of a comparison, and print the comparison with the culprits; returns the exit status.
 
-    The hunts are shown as `bisect run` shows hunts. If an option such as --json selects the form of the table, the
-    hunts are shown as lines on standard error, so that standard output has only the table.
+    The progress of the hunts is shown in the same way as in `bisect run`. If an option such as --json selects the
+    format of the comparison, the progress of the hunts is written to standard error, so that standard output contains
+    only the comparison.
     """
     from perfbisect.cli.sessions import view_opener
     from perfbisect.hunt.attempt import CommandCallbacks
@@ -242,8 +243,8 @@ def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
 def noise(given: CommandOptions) -> int:
     """Build one revision on HOST (default: local), and compare the build with itself (an A/A test).
 
-    A visit is one start of the server with several runs. The report has the noise between visits and within visits, the
-    smallest drop that a hunt can detect with a given number of runs, and the best duration of a run.
+    A visit is one start of the server, followed by several runs. The report has the noise between visits and within
+    visits, the smallest drop that a hunt can detect with a given number of runs, and the best duration of a run.
 
     \b
     Examples:
@@ -251,7 +252,7 @@ def noise(given: CommandOptions) -> int:
       bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0 --repo ~/src/amalgamations
       bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4
       bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95
-      bisect noise spare -b host -w cpu
+      bisect noise spare -b host -w cpu     # noise of the machine, without a database
 
     \b
     Later hunts with the same host, builder, variant, workload and options use the measured noise. Ctrl-C keeps all
@@ -291,8 +292,8 @@ def prove(given: CommandOptions) -> int:
     """Revert the culprit of HUNT (default: the latest hunt with a culprit) on top of bad, and measure how much speed the revert regains.
 
     The runs of good, bad, and bad without the culprit are interleaved, on the first host of HUNT, with the settings of
-    HUNT.
-    The result is the share of the loss that the revert regains, with its 95 % interval. Your clone is only read.
+    HUNT. The result is the share of the lost speed that the revert regains, with a 95 % interval. Your clone is only
+    read.
 
     \b
     Examples:
@@ -334,10 +335,10 @@ def prove(given: CommandOptions) -> int:
 def narrow(given: CommandOptions) -> int:
     """Find the part of the culprit's diff that changed the speed. HUNT is by default the latest hunt with a culprit.
 
-    `bisect narrow` adds the parts of the diff to the culprit's parent, one after the other, and searches these states
-    like commits. The first rounds of the search find the file; the last rounds find the hunk or, in a new file, the
-    function. Two comparisons prove the part that was found: the parent with only this part, and the culprit without
-    this part.
+    `bisect narrow` adds the parts of the diff to the culprit's parent, one after the other, and searches among the
+    resulting states as among commits. The first rounds of the search find the file; the last rounds find the hunk or,
+    in a new file, the function. Two comparisons prove that the found part changed the speed: the parent is measured
+    with only this part, and the culprit without this part.
 
     \b
     Examples:

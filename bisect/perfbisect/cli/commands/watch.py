@@ -1,5 +1,5 @@
-"""`bisect watch` shows hunts that run in other terminals; `bisect replay` repeats decisions of past hunts. `bisect
-watch` and `bisect replay` only read the history.
+"""`bisect watch` shows hunts that run in other terminals. `bisect replay` computes the decisions of a past hunt again.
+Neither command changes the history.
 """
 
 import time
@@ -45,7 +45,7 @@ UNDECIDED = 2
 @plain_option
 @history_option
 def watch(given: CommandOptions) -> None:
-    """Show hunts and comparisons that run in other terminals, until they end, in the same form as the other terminals.
+    """Show hunts and comparisons that run in other terminals, as these terminals show them, until all have ended.
 
     HUNT is the id of a hunt, a comparison (c3), a proof (p5), a noise measurement (n4) or a batch (b3). Default: all
     sessions that run now.
@@ -120,11 +120,11 @@ def print_unfinished_end(session: "SessionSummary", history: Path) -> None:
 @limit_options
 @history_option
 def replay(given: CommandOptions) -> int:
-    """Repeat the decisions of HUNT (default: the latest) from the stored runs of HUNT, with its own or with other
+    """Compute the decisions of HUNT (default: the latest) again from its stored runs, with the same or with other
     settings.
 
-    Each printed line is about a decision: the number of runs before the decision, and the most probable culprit. A
-    replay has only the stored runs, so with other settings it may end without a verdict.
+    Prints a line for each decision: the number of runs before the decision, and the most probable culprit. A replay
+    makes no new runs, so with other settings the replay may end without a verdict.
 
     \b
     Examples:
@@ -147,7 +147,7 @@ def replay(given: CommandOptions) -> int:
     from perfbisect.repository.commits import describe_commit
     from perfbisect.repository.discovery import open_repository
     from perfbisect.store.history import History
-    from perfbisect.wording.quantities import chance
+    from perfbisect.wording.quantities import chance, count
     from perfbisect.wording.verdicts import VerdictSentences, exit_status
 
     with closing(History.open(given.history, read_only=True)) as store:
@@ -157,10 +157,8 @@ def replay(given: CommandOptions) -> int:
         candidates = store.candidates(number)
         together = shared_builds_text(store, number)
     if settings.narrows:
-        raise UsageError(
-            f"Hunt {number} is a search in a diff (`bisect narrow`), which cannot be replayed.",
-            "Give the number of a hunt of `bisect run`.",
-        )
+        text = f"Hunt {number} is a search in a diff (`bisect narrow`), which cannot be replayed."
+        raise UsageError(text, "Give the number of a hunt of `bisect run`.")
     if not Path(settings.repository).is_dir():
         raise UsageError(
             f"A replay needs the repository of hunt {number}, but the folder {printable(settings.repository)} does not exist.",
@@ -180,7 +178,7 @@ def replay(given: CommandOptions) -> int:
     repository = open_repository(Path(settings.repository))
     if together:
         note(
-            f"Hunt {number} was carried out {together}. The replay applies limits of time, builds and runs to hunt {number} alone."
+            f"Hunt {number} ran {together}. The replay counts hunt {number} alone, so it can reach a limit of time, builds or runs at another point."
         )
     for runs, decision in decisions(problem, events, began, shares_builds=bool(together)):
         order, culprit = decision.order, decision.belief.culprit
@@ -197,6 +195,8 @@ def replay(given: CommandOptions) -> int:
         alike = int((culprit > 0.99 * culprit[leader]).sum())
         first = f"most probable: {candidates[leader][:10]}" if alike == 1 else f"most probable: {alike} commits, each"
         leads = f"{first} with {chance(float(culprit[leader]))}"
-        say(f"{runs:5} runs  {'comparison of good and bad' if order.purpose is Purpose.ENDS else leads}")
+        say(
+            f"after {count(runs, 'run'):>8}: {'comparison of good and bad' if order.purpose is Purpose.ENDS else leads}"
+        )
     say("The stored runs end here. With these settings, the hunt would need further runs.")
     return UNDECIDED

@@ -157,12 +157,12 @@ class WaitingLine:
         self.shown.add(subject)
 
     def say(self, text: str) -> None:
-        """Erase the line about the waiting, and print a text in its place."""
+        """Erase the line that says why perfbisect waits, and print a text instead."""
         self.erase()
         note(printable(text))
 
     def erase(self) -> None:
-        """Erase the line about the waiting, if it is on the screen."""
+        """Erase the line that says why perfbisect waits, if it is on the screen."""
         if self.drawn:
             replace_line("")
         self.drawn = False

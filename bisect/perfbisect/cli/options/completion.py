@@ -1,5 +1,5 @@
-"""Shell completion of revisions and of the names of builders, workloads, metrics, hosts and sessions; and the options
-that use this completion."""
+"""Completes revisions and the names of builders, workloads, metrics, hosts and sessions in a shell; and defines the
+options that use this completion."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -28,8 +28,8 @@ def matching_names(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def completion_from(names: Callable[[click.Context, str], Mapping[str, str]]) -> Completion:
-    """A shell completion that offers the names that the function ``names`` returns, with their descriptions. If
-    ``names`` fails, nothing is offered, because a shell cannot show an error.
+    """A shell completion that offers the names, with descriptions, that the function ``names`` returns. If ``names``
+    fails, nothing is offered, because a shell cannot show an error.
     """
 
     def completion(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
@@ -55,7 +55,8 @@ def builder_names(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
 
 
 def given_builder(ctx: click.Context) -> "Builder | None":
-    """The builder that --builder names, if --builder precedes the word that is completed; otherwise None."""
+    """The builder that the option --builder names, if the option precedes the word that the shell completes; otherwise
+    None."""
     from perfbisect.recipes.builder_reader import load_builder
 
     name = ctx.params.get("builder")
@@ -63,11 +64,8 @@ def given_builder(ctx: click.Context) -> "Builder | None":
 
 
 def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """The revisions that can complete a word: versions of releases (as in the builder's tags), branches and tags. After
-    two dots, the revisions complete the second end of a range.
-
-    The revisions are read from the repository of --repo; without --repo, from perfbisect's clone for the builder;
-    without such a clone, from the current folder.
+    """The revisions that can complete the typed word: versions of releases (from the builder's tags), branches and
+    tags. After GOOD.., the second revision is completed.
     """
     from perfbisect.repository.commits import refs_with_subjects, versions_of_tags
     from perfbisect.repository.discovery import clone_path, open_repository
@@ -76,9 +74,8 @@ def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     clone = clone_path(builder.name) if builder else Path()
     repo = open_repository(ctx.params.get("repo") or (clone if clone.exists() else Path()), is_named_by_user=False)
     refs = refs_with_subjects(repo)
-    tags = (
-        pair for pattern in (builder.release_tags if builder else ()) for pair in versions_of_tags([*refs], pattern)
-    )
+    patterns = builder.release_tags if builder else ()
+    tags = (pair for pattern in patterns for pair in versions_of_tags([*refs], pattern))
     begun = incomplete[: incomplete.rfind("..") + 2] if ".." in incomplete else ""
     return {begun + name: text for name, text in ({version: refs[tag] for version, tag in tags} | refs).items()}
 
@@ -88,8 +85,8 @@ revision = completion_from(revisions)
 
 @completion_from
 def complete_revision(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """The words that complete a revision. If --builder precedes the word, the text after the last @ is completed by a
-    variant of the builder, and the text after the last + by a configuration.
+    """The words that complete a typed build: a revision, which may be followed by @VARIANT or +CONFIGURATION. Variants
+    and configurations are completed only if the option --builder precedes the word.
     """
     sign = max("@+", key=incomplete.rfind)
     name, separator, _ = incomplete.rpartition(sign)
@@ -101,13 +98,15 @@ def complete_revision(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
 
 @completion_from
 def workload_names_of_builder(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """The names of workloads; if --builder precedes the word, only of the workloads for this builder."""
+    """The names of the workloads for the builder that --builder names, or of all workloads if --builder does not
+    precede the word."""
     return workload_summaries(offered_workloads(ctx), incomplete)
 
 
 @completion_from
 def workload_list_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """The typed comma-separated list, with its last item completed by each name of a workload or a group."""
+    """For a typed list with commas: the list, with each possible completion of its last name (of a workload or a group
+    of workloads)."""
     begun, comma, last = incomplete.rpartition(",")
     workloads = offered_workloads(ctx)
     described = {**{workload.group: "a group" for workload in workloads}, **workload_summaries(workloads, last)}
@@ -115,8 +114,8 @@ def workload_list_names(ctx: click.Context, incomplete: str) -> Mapping[str, str
 
 
 def workload_summaries(workloads: "Iterable[Workload]", incomplete: str) -> dict[str, str]:
-    """Maps the names of workloads to their summaries; the names have the form SUITE/NAME if no plain name begins with
-    the typed text.
+    """The summaries of workloads by their names. If no name begins with the typed text, the names have the form
+    SUITE/NAME.
     """
     from perfbisect.recipes.workload import qualified_name
 
@@ -146,8 +145,8 @@ def offered_workloads(ctx: click.Context) -> "list[Workload]":
 
 @completion_from
 def host_names(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
-    """The names of hosts; for leased hosts, the name of each lease with a colon, with which the names of its hosts
-    begin."""
+    """The names of hosts that the user can type. Names of leased hosts begin with the name of a lease and a colon, so
+    this beginning is offered."""
     from perfbisect.recipes.inventory import load_hosts, load_leases
 
     hosts_path = ctx.params.get("hosts") or ""
@@ -171,10 +170,8 @@ def several_workloads_option(text: str) -> Decorator:
 
 
 def complete_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Shell completion of the ids for a parameter of the type ``SessionIdParam``: hunts, the latest first, then trials,
-    then batches.
-
-    If the parameter takes a file or a batch, only files and batches are offered.
+    """Completes the id of a session for a parameter of the type ``SessionIdParam``: offers hunts, the latest first,
+    then trials, then batches. For a parameter that takes a file or a batch, only files and batches are offered.
     """
     from contextlib import closing
 

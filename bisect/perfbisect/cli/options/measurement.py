@@ -1,5 +1,5 @@
-"""Options, shared by several verbs, about the measured system, the measurement, the rules of the search, and the
-recipes; and the settings that these options request.
+"""The options that several subcommands of `bisect` share: the measured system, the measurement, the rules of the
+search, and the recipes. Also converts these options to settings.
 """
 
 from collections.abc import Iterable
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 
 def recipes_option(name: str, summary: str) -> Decorator:
-    """An option with the path of a folder or file with recipes. The default of the option is ``name`` in the working
-    directory, or None if recipes in the working directory must not be used.
+    """An option with the path of a folder or file with recipes. Its default is the folder or file ``name`` in the
+    working directory, or None if the working directory is not trusted.
     """
 
     def chosen(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -147,12 +147,8 @@ limit_options = adding_options(
 
 def confidence_option(**how: Any) -> Decorator:
     """The option ``--confidence``; ``how`` are further arguments for click."""
-    return click.option(
-        "--confidence",
-        type=ShareParam(MAX_PROBABILITY),
-        help="Probability that a commit needs to be named as the culprit.",
-        **how,
-    )
+    text = "Probability that a commit needs to be named as the culprit."
+    return click.option("--confidence", type=ShareParam(MAX_PROBABILITY), help=text, **how)
 
 
 def effect_option(text: str, *, auto: bool = False) -> Decorator:
@@ -185,8 +181,8 @@ pairing_option = click.option(
 
 
 def round_options(visits: int, runs: int, help_text: str, min_rounds: int = 1) -> Decorator:
-    """The options of all trials: the number of rounds (its help is ``help_text``), the runs of each visit, waiting,
-    notification, history.
+    """The options of all trials: the number of rounds (``help_text`` is the help of this option), the runs in each
+    visit, waiting for a busy host, notification, and the history.
     """
     rounds_type = click.IntRange(min_rounds, COUNT.max)
     return adding_options(
@@ -199,8 +195,8 @@ def round_options(visits: int, runs: int, help_text: str, min_rounds: int = 1) -
 
 
 def quick_command(given: CommandOptions) -> QuickCommand | None:
-    """The command that the options --run, --build, --rate, … describe; None if the options name a workload. Raises
-    UsageError for options that exclude each other.
+    """The build and run commands of a benchmark, as the options --run, --build, --rate, … describe; None if the options
+    name a workload in place of commands. Raises UsageError for options that exclude each other.
     """
     from perfbisect.recipes.requested import RECIPE
 
@@ -227,7 +223,8 @@ def quick_command(given: CommandOptions) -> QuickCommand | None:
 
 
 def with_unique_name(quick: QuickCommand) -> QuickCommand:
-    """The command with a name that no other command has in the history that ``--history`` names."""
+    """A copy of ``quick`` (a benchmark that --run describes) with a name that no other such benchmark has in the
+    history."""
     from perfbisect.recipes.requested import command_name
     from perfbisect.store.history import History
     from perfbisect.store.prior_data import unused_command_name
@@ -240,10 +237,8 @@ def with_unique_name(quick: QuickCommand) -> QuickCommand:
 
 
 def requested_settings_of(given: CommandOptions, **decided: Any) -> Settings:
-    """The settings that the options of a verb request; ``decided`` are settings that the verb itself decides.
-
-    An option has the name of its field of Settings, or is converted in this function. Raises UsageError as
-    ``quick_command``.
+    """The settings that the options of a subcommand request; ``decided`` are settings that the subcommand itself
+    determines. Raises UsageError for options that exclude each other.
     """
     from perfbisect.recipes.builder_reader import check_distinct_patch_names, read_patch
 
@@ -271,8 +266,8 @@ def requested_settings_of(given: CommandOptions, **decided: Any) -> Settings:
 
 
 def requested_policy(given: CommandOptions, stored: Policy | None = None) -> Policy:
-    """The rules of the search that the options request. For options that are not given, ``stored`` is used: the rules
-    of a hunt in the history.
+    """The rules of the search that the options request. Rules without an option on the command line are taken from
+    ``stored``, the rules of a hunt in the history, if ``stored`` is given.
     """
     options = vars(given) | {"max_minutes": given.max_time}
     rules = {name: options[name] for name in Policy.__dataclass_fields__ if options.get(name) is not None}
@@ -284,8 +279,8 @@ def requested_policy(given: CommandOptions, stored: Policy | None = None) -> Pol
 
 
 def announce_and_read_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]]":
-    """The requested builder, and the requested workloads by name. Prints on standard error which files the recipes and
-    hosts are from.
+    """The requested builder, and the requested workloads by name. Prints on standard error from which files the recipes
+    and hosts are read.
 
     Raises UsageError for mistakes in the recipes.
     """
@@ -303,8 +298,8 @@ def announce_and_read_recipes(settings: Settings) -> "tuple[Builder, dict[str, W
 
 
 def trial_recipes(settings: Settings) -> "tuple[Settings, Builder, dict[str, Workload]]":
-    """Three values: the settings of a trial, completed by the names of builder and workload and by the metric; the
-    builder; and the workloads by name. See ``announce_and_read_recipes``.
+    """Returns three values: the settings of a trial, completed by the names of the builder and the workload and by the
+    metric; the builder; and the workloads by name. See ``announce_and_read_recipes``.
     """
     from perfbisect.hunt.resolve import choose_metric, recognises_output, with_repository
 
@@ -318,8 +313,8 @@ def trial_recipes(settings: Settings) -> "tuple[Settings, Builder, dict[str, Wor
 
 
 def announce_build_system(settings: Settings) -> None:
-    """Print on standard error which build system was recognised, and its commands; nothing is printed if commands of
-    the user or of a recipe make the build.
+    """Print on standard error which build system of the source tree perfbisect has recognised, and the commands of this
+    build system. Nothing is printed if the user or a recipe gives the commands.
     """
     if built := build_system_text(settings.system):
         note(f"Built with {built}")
@@ -328,8 +323,8 @@ def announce_build_system(settings: Settings) -> None:
 def announce_recipe_files(
     builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
 ) -> None:
-    """Print on standard error the files that contain these recipes and hosts, except files that perfbisect ships and
-    files in the user's configuration folder.
+    """Print on standard error from which files the given recipes and hosts were read, except files that are shipped
+    with perfbisect and files in the user's configuration folder.
     """
     from perfbisect.recipes.requested import untrusted_recipe_files
 

@@ -1,4 +1,5 @@
-"""Types of option values: durations, sizes, shares, paths with weights, names with values, commands, ids."""
+"""Types of option values for click: durations, sizes, shares, paths with weights, names with values, commands, ids of
+sessions."""
 
 import re
 import shlex
@@ -20,10 +21,10 @@ LONGEST_WAIT = 1e9  # seconds: 30 years
 
 
 class ParsedParam(click.ParamType[Any]):
-    """An option value that a function makes from the text of the option.
+    """A type of option values: a function makes the value from the text that the user gives.
 
-    For an invalid text, the function raises ValueError. The user sees the text, followed by the message of the
-    ValueError.
+    The function raises ValueError for an invalid text. The error that the user sees is the text, followed by the
+    message of the ValueError.
     """
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -40,7 +41,7 @@ class ParsedParam(click.ParamType[Any]):
 
 
 def parsed_number(text: str, message: str = "is not a number.") -> float:
-    """The number that a text states. Raises ValueError with ``message`` for a text that is no number."""
+    """The number that a text contains. Raises ValueError with ``message`` for a text that is no number."""
     try:
         return float(text if text.isascii() else "")  # refuses digits that are not ASCII
     except ValueError:
@@ -77,7 +78,7 @@ def _parsed_suspect(text: str) -> tuple[str, float]:
 
     lowest, highest = WEIGHTS
     path, _, weight = text.rpartition("=")
-    wrong = f"is not PATH=WEIGHT with a weight from {lowest:f} to {highest:.0f}. Write storage/innobase=4."
+    wrong = f"is not PATH=WEIGHT with a weight from {lowest:f} to {highest:.0f}, for example storage/innobase=4."
     if not path or not lowest <= parsed_number(weight, wrong) <= highest:
         raise ValueError(wrong)
     return path, float(weight)
@@ -88,7 +89,7 @@ def _parsed_workload_argument(text: str) -> tuple[str, str]:
 
     name, sign, value = text.partition("=")
     if not name or not sign:
-        raise ValueError("is not NAME=VALUE. Write table-size=1000000.")
+        raise ValueError("is not of the form NAME=VALUE, for example table-size=1000000.")
     if name in TIMING:
         raise ValueError(f"cannot be set here. Use the option --{name} {shlex.quote(value)}.")
     return name, value
@@ -137,7 +138,8 @@ def _checked_without_shell(text: str) -> str:
 
 
 def number_param(name: str, fits: Callable[[float], bool], message: str) -> ParsedParam:
-    """An option type for numbers for which ``fits`` is true; ``message`` is the error for any other text."""
+    """An option type for numbers. ``fits`` says whether a number is allowed; ``message`` is the error for any other
+    text."""
 
     def parse(text: str) -> float:
         if not fits(value := parsed_number(text, message)):
@@ -148,8 +150,8 @@ def number_param(name: str, fits: Callable[[float], bool], message: str) -> Pars
 
 
 def pattern_param(name: str, pattern: str, message: str, convert: Callable[[re.Match[str]], Any]) -> ParsedParam:
-    """An option type for texts that match ``pattern``. The function ``value`` makes the option's value from the match;
-    ``message`` is the error for any other text.
+    """An option type for texts that match ``pattern``. The function ``convert`` makes the option's value from the
+    match; ``message`` is the error for any other text.
     """
 
     def parse(text: str) -> Any:
@@ -189,8 +191,8 @@ FLAGS = ParsedParam("FLAGS", lambda text: shlex.join(_split_words(text)))  # quo
 
 
 class ShareParam(ParsedParam):
-    """A share such as 2% or 0.02, at most ``most``; ``none`` allows 0, ``whole`` allows 1, ``auto`` allows "auto" for
-    0.
+    """A share such as 2% or 0.02, at most ``most``. 0 is allowed if ``none`` is true, 1 if ``whole`` is true, and the
+    word "auto", which stands for 0, if ``auto`` is true.
     """
 
     def __init__(self, most: float = 1.0, *, none: bool = False, whole: bool = False, auto: bool = False) -> None:
@@ -214,7 +216,8 @@ KINDS = {  # letter of ids → (example, kind of session)
 
 
 def _latest_hunt_named(name: str, ctx: click.Context | None) -> int | None:
-    """The number of the latest hunt with that name in the history that the options select; None if there is none."""
+    """The number of the latest hunt with the name ``name``, in the history that the command's options select; None if
+    no hunt has this name."""
     from perfbisect.store.history import History
 
     path = ctx.params.get("history") if ctx else None
@@ -234,7 +237,7 @@ class SessionIdParam(click.ParamType[int | str]):
         self.kinds = kinds
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """A number for a hunt, text for any other session."""
+        """The number of a hunt, or the id of any other session as text."""
         from perfbisect.store.central import SESSION
 
         text, options = str(value), ctx.params if ctx else {}
@@ -258,7 +261,8 @@ class SessionIdParam(click.ParamType[int | str]):
 
 
 class FileOrBatchParam(SessionIdParam):
-    """The path of an existing file, or the name of a batch as text; a file that has such a name is given as ./b3."""
+    """The path of an existing file, or the name of a batch as text. If a file has the name of a batch, the user must
+    write ./b3."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path of a file, or the name of a batch as text."""

@@ -1,5 +1,4 @@
-"""A stored session on the command line: read from the local or a central history, and printed as text, JSON or
-Markdown.
+"""Reads a stored session from the local or a central history, and prints the session as text, JSON or Markdown.
 
 The report of a comparison can also be printed as CSV or TSV.
 """
@@ -36,7 +35,8 @@ FORMS = {  # option → its help
 
 
 def central_address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """The address of --from; the address of config.toml for the word ``central``."""
+    """The address of the central history that the option --from gives; if its value is the word ``central``, the
+    address in config.toml."""
     if value != "central":
         return value
     from perfbisect.recipes.configuration import required_central_address
@@ -52,7 +52,8 @@ from_option = click.option(
 
 
 def trial_or_batch_id(hunt: int | str | None) -> str:
-    """The id of a trial or a batch, without the origin that precedes it in a central history; "" for a hunt."""
+    """The id of a trial or a batch, such as c3, without the ORIGIN: that precedes an id in a central history; "" for a
+    hunt."""
     match = re.fullmatch(r"(?:.*:)?([cpnb]\d+)", str(hunt))
     return match[1] if match else ""
 
@@ -74,11 +75,11 @@ def opened_history(history: Path | None, central: str | None) -> "Iterator[Histo
 def opened_session(
     hunt: int | str | None, history: Path | None, central: str | None
 ) -> Iterator[tuple[History, int | str, int | str]]:
-    """A history that contains the session ``hunt``, the id of the session in this history, and the id in the history of
-    its origin.
+    """Yields three values: a history that contains the session ``hunt``, the id of the session in this history, and the
+    id that the user sees.
 
-    If ``hunt`` is None, the session is the latest hunt. A session of a central history is copied to a history in
-    memory.
+    If ``hunt`` is None, the session is the latest hunt. A session of a central history is copied to a temporary history
+    in memory.
     """
     with opened_history(history, central) as opened:
         if isinstance(opened, History):
@@ -90,8 +91,8 @@ def opened_session(
 
 
 def form_option_group(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds an option for each output form, such as --json, to ``command``. The command's parameter ``form`` is the name
-    of the chosen form; "" means text."""
+    """Adds an option for each output format, such as --json, to ``command``. The command's parameter ``form`` is the
+    name of the chosen format, or "" for text."""
 
     def choose(ctx: click.Context, param: click.Parameter, is_used: bool) -> None:
         form, name = ctx.params.setdefault("form", ""), param.opts[0].removeprefix("--")
@@ -107,8 +108,8 @@ def form_option_group(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def print_trial(trial: "SessionState", form: str, *, detailed: bool) -> None:
-    """Print the report of a trial in the output form ``form``. If ``detailed`` is true, a text report also says how the
-    trial was measured, and a Markdown report also contains the costs per operation.
+    """Print the report of a trial in the output format ``form``. If ``detailed`` is true, a text report also says how
+    the trial was measured, and a Markdown report also contains the costs per operation.
     """
     from perfbisect.report import markdown, published
     from perfbisect.report.trial import document
@@ -134,14 +135,15 @@ def print_document(document: "Document", form: str, *, header: bool = True) -> N
 
 
 class Clone:
-    """Describes commits by the repository at a path; the repository is opened at the first use."""
+    """Gives facts about commits from the repository at a path. The repository is opened when the first fact is needed.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def describe(self, sha: str) -> "Commit":
-        """The date, author and title of the commit with the full hash ``sha``; only the hash if no repository has the
-        commit."""
+        """The date, author and title of the commit with the full hash ``sha``; only the hash if the repository lacks
+        the commit."""
         from perfbisect.core.domain.events import Commit
         from perfbisect.repository.commits import describe_commit
 
@@ -154,15 +156,16 @@ class Clone:
         return self.answer_or(lambda repository: commit_web_page(repository, sha), "")
 
     def diff(self, old: str, new: str) -> tuple[str, int] | None:
-        """The diff of two commits, and the number of files left out of it; None if the repository lacks a commit."""
+        """The diff of two commits, and the number of files that the diff omits; None if the repository lacks one of the
+        commits."""
         from perfbisect.repository.commits import unified_diff
 
         difference = self.answer_or(lambda repository: unified_diff(repository, old, new), None)
         return (difference.text, difference.left_out) if difference else None
 
     def answer_or(self, ask: "Callable[[Repository], T]", otherwise: T) -> T:
-        """The result of ``ask`` for the repository; ``otherwise`` if the repository cannot be used, or if ``ask``
-        fails."""
+        """The result of the function ``ask``, called with the repository; ``otherwise`` if the repository cannot be
+        used, or if ``ask`` fails."""
         try:
             return ask(self.opened)
         except PerfBisectError:

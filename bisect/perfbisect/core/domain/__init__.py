@@ -1,1 +1,2 @@
-"""The data types of the domain: graph, facts, orders, events, metrics and settings."""
+"""The data types of the domain: graphs of commits, facts, work orders (descriptions of measurements), events, metrics
+and settings."""

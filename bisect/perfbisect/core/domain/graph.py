@@ -95,8 +95,7 @@ def sort_by_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collectio
 
 
 def merge_mutual_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """The sets of ``parts``, after sets that need each other (directly or through other sets) are merged into one set.
-    """
+    """The sets of ``parts``, after sets that need each other (also through other sets) are merged into one set."""
     index_of = {number: index for index, part in enumerate(parts) for number in part}
     reach = np.eye(len(parts), dtype=np.float32)
     for number, index in index_of.items():

@@ -243,7 +243,7 @@ class UnsettledRange:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """The verdict that names several changes, oldest first: all changes that have the smallest size of interest."""
+    """The verdict that names all changes of at least the smallest size of interest, oldest first."""
 
     steps: tuple[Step, ...]
     improvements: tuple[Step, ...] = ()  # changes in the direction that was not hunted

@@ -176,8 +176,7 @@ class SessionState:
         return following
 
     def begin_attempt(self, at: float) -> None:
-        """Note that a process begins to work on the session; the time since the last event is not counted.
-        """
+        """Note that a process begins to work on the session; the time since the last event is not counted."""
         self.last, self.since = at, {}
 
     def add(self, at: float, event: Event) -> None:
@@ -381,8 +380,7 @@ class SessionState:
         return sorted(runs, key=lambda run: run.started)
 
     def runs_of_step(self, step: Step, *, exact: bool) -> tuple[list[RunFacts], list[RunFacts]]:
-        """The runs of a step's parents, and of its candidate: exact counts if ``exact`` is true, or else timed runs.
-        """
+        """The runs of a step's parents, and of its candidate: exact counts if ``exact`` is true, else timed runs."""
         parents = (self.commits[parent] for parent in step.parents)
         sides = self.runs_of_equal_binaries(*parents), self.runs_of_equal_binaries(self.commits[step.candidate])
         parent_runs, own_runs = ([run for run in runs if bool(run.counted) is exact] for runs in sides)

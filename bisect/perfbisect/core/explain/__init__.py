@@ -1,3 +1,3 @@
-"""Why a culprit is slower: functions that turn the measurements into classes of causes, changed functions and query
-plans.
+"""Explains why a culprit is slower: functions that derive possible causes, changed functions and changed query plans
+from the measurements.
 """

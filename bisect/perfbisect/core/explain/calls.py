@@ -238,7 +238,7 @@ def is_in_one_build(row: FunctionRow) -> bool:
 
 
 def length_to_last(sought: Collection[FunctionKey], keys: Sequence[FunctionKey]) -> int:
-    """The length of the stack ``keys`` up to and with the last function that is in ``sought``; 0 if none is."""
+    """The length of the stack ``keys`` up to its last function that is in ``sought``; 0 if it has no such function."""
     return max((position for position, key in enumerate(keys, 1) if key in sought), default=0)
 
 

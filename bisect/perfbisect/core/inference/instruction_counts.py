@@ -119,8 +119,8 @@ def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, 
 
 
 def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
-    """The verdict. If it is a verdict of code placement, its field ``same_counts`` is set from the exact counts of
-    instructions in ``log``.
+    """``verdict``, in which the field ``same_counts`` is set if it is a verdict of code placement, from the exact
+    counts of instructions in ``log``.
 
     ``same_counts`` says whether the named commit executes as many instructions as its parents. If a count is missing,
     the verdict is unchanged. ``commits`` has the commit of each node.

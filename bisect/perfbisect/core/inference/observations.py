@@ -78,7 +78,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The observation that a candidate cannot be built, started or measured; a skipped candidate never counts as slow."""
+    """The observation that a candidate cannot be built, started or measured. The candidate never counts as slow."""
 
     candidate: int
     reason: str
@@ -107,7 +107,7 @@ def _paired_reading(first: Reading, second: Reading) -> Reading:
 
 
 def has_exact_counts(log: Sequence[tuple[float, MeasuredEvent]], metric: str) -> bool:
-    """Whether some runs counted the metric exactly. If so, only these runs become readings, and timed runs are ignored."""
+    """Whether some runs counted the metric exactly. If so, only these runs become readings, and no timed runs."""
     return any(isinstance(event, RunFinished) and is_exact_count(event.facts, metric) for _, event in log)
 
 

@@ -59,8 +59,8 @@ def is_contradicted(decision: Decision, now: Situation) -> bool:
     """Whether incremental builds may have misled the search. The result is false until clean builds have been made to
     confirm a culprit, or the search ends.
 
-    For a verdict that names a culprit, the function ``decide`` accepts the verdict in spite of the result true if the
-    culprit is also the most probable culprit by clean builds alone (``is_top_suspect``).
+    If the result is true for a verdict that names a culprit, the function ``decide`` nevertheless accepts the verdict
+    if clean builds alone also give this culprit the highest probability (``is_top_suspect``).
     """
     incremental = incremental_builds(now.observations)
     evidence = (  # evidence of a build's speed: its runs, or an equal binary of another build

@@ -192,7 +192,7 @@ class CountRises:
 
     @property
     def prior(self) -> Array | None:
-        """The prior probability of each node, proportional to the rise of the count; None if the count rises nowhere."""
+        """The prior probability of each node, proportional to the rise of the count; None if no count rises."""
         return self.groups.candidate_probabilities(self.rise / self.rise.sum()) if self.rise.any() else None
 
     def next_order(self, counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:

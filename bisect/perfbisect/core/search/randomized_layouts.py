@@ -1,11 +1,10 @@
 """Decides with runs in randomized layouts, if builds can be linked again, whether code placement or the source causes a
 difference.
 
-A hunt begins with runs in the usual layout, in which the linker places the functions of a build if their order is not
-randomized. In the usual layout, a commit that only moves code can look like a change of speed, and more runs confirm
-this wrong result. Therefore the commit that the search names is compared with its parents again, in randomized layouts:
-each run uses another layout. The effect of a layout is then a part of the noise of a run, and is averaged out by
-repetitions.
+A hunt begins with runs in the usual layout (the layout of a build whose functions are not in random order). In the
+usual layout, a commit that only moves code can look like a change of speed, and more runs confirm this wrong result.
+Therefore the commit that the search names is compared with its parents again, in randomized layouts: each run uses
+another layout. The effect of a layout is then a part of the noise of a run, and is averaged out by repetitions.
 
 * If randomized layouts also show the difference, the commit is the culprit. A rank test compares the readings, because
   the speeds of a build in its layouts may have any distribution, for example with two modes. The test is repeated after
@@ -13,13 +12,13 @@ repetitions.
   these tests shows a difference by chance is about 1 %.
 * If randomized layouts do not show the difference, code placement caused the difference. The readings in the usual
   layout are then not used, and the search begins again with runs in randomized layouts only. The builds exist already,
-  so the new search costs only runs and links.
+  so the new search only needs runs, and links builds again.
 * If the search in the usual layout names no commit, for a reason that code placement can cause (for example a tie), the
   search also begins again with runs in randomized layouts.
 
-A change that is larger than any effect of layouts is named without a comparison in randomized layouts. The observations
-before the first reading in a randomized layout are the first part of a hunt. The decision at the end of the first part
-is computed again from these observations when a later decision needs it.
+A change that is larger than any effect of layouts is named without a comparison in randomized layouts. The first part
+of a hunt consists of the observations before the first reading in a randomized layout. When a later decision needs the
+last decision of the first part, that decision is computed again from these observations.
 """
 
 import math

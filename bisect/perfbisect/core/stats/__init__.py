@@ -1,1 +1,1 @@
-"""Distributions, variance components and ratios of paired measurements."""
+"""Statistics: probability distributions, variance components, and ratios of paired measurements."""

@@ -2,18 +2,19 @@
 
 A visit starts the server on a new copy of its data, and consists of one or more runs. Chance effects of the start
 (addresses, the order of pages) are the same in all runs of the visit. σw² is the variance between the runs of a visit,
-and σb² is the variance that the starts add. If visit i of v visits has rᵢ runs, N is the number of all runs, and
-x[i][j] is the logarithm of the value of run j of visit i,
+and σb² is the variance that the starts add. Let v be the number of visits, rᵢ the number of runs of visit i, N the
+number of all runs, x[i][j] the logarithm of the value of run j of visit i, x̄[i] the mean of visit i, and x̄ the mean
+of all runs. Then
 
     mean square within    MSW = Σᵢⱼ (x[i][j] - x̄[i])² / (N - v)          estimates σw²
     mean square between   MSB = Σᵢ rᵢ (x̄[i] - x̄)² / (v - 1)              estimates σw² + r₀ σb²,
                           r₀  = (N - Σᵢ rᵢ²/N) / (v - 1)                  which is r if all visits have r runs
 
-then (MSB - MSW) / r₀, or 0 if this is negative, estimates σb². This is the analysis of variance for one random effect
-(Searle, Casella and McCulloch, Variance Components, 1992, chapter 3). The interval of σb² + σw² is Graybill and Wang's
-interval of sums of mean squares (Confidence intervals on nonnegative linear combinations of variances, JASA 75, 1980).
-The best numbers of visits, and of runs in a visit, follow from the costs of a visit and of a run (Kalibera and Jones,
-Rigorous benchmarking in reasonable time, ISMM 2013).
+The estimate of σb² is (MSB - MSW) / r₀, or 0 if this is negative. This is the analysis of variance for one random
+effect (Searle, Casella and McCulloch, Variance Components, 1992, chapter 3). The interval of σb² + σw² is Graybill and
+Wang's interval of sums of mean squares (Confidence intervals on nonnegative linear combinations of variances, JASA 75,
+1980). The best numbers of visits, and of runs in a visit, follow from the costs of a visit and of a run (Kalibera and
+Jones, Rigorous benchmarking in reasonable time, ISMM 2013).
 
 An embedded library is opened anew for every run, so runs of a visit have no effects in common except the drift of the
 machine. A hunt cancels drift by interleaving runs. Therefore, for an embedded library, σb² is not a part of the noise
@@ -33,7 +34,7 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.trials import comparable_runs
 from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quantile
 
-ENOUGH = 6  # the noise of an A/A with at least this number of runs replaces the noise of older hunts
+ENOUGH = 6  # the noise of an A/A test with at least this number of runs replaces the noise of older hunts
 FEWEST_PAIRS = 3  # the fewest paired runs from whose ratios an s.d. is estimated
 WILD = 6.0  # standard deviations from the median of a visit; a run further away is an outlier
 Z_POWER = 0.841621  # 80 % point of the normal distribution: the power of a comparison
@@ -128,7 +129,7 @@ def smallest_detectable_drop(noise: Noise, visits: int, runs_per_visit: float) -
     """The smallest drop, as a fraction, that ``visits`` visits of each of two builds show at the 95 % level with a
     power of 80 %.
 
-    The degrees of freedom of the test are the sum of those of the A/A test and of the visits.
+    The test has the degrees of freedom of the A/A test plus the degrees of freedom of the visits.
     """
     within = noise.within if noise.within is not None else noise.run
     between = (noise.between or 0.0) if noise.runs_share_start else 0.0
@@ -190,7 +191,7 @@ def mean_square_interval_factors(freedom: float) -> tuple[float, float]:
 
 
 def _interval_of_sum(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the sum of ``parts``, which are weighted mean squares with ``freedoms`` degrees of freedom."""
+    """The 95 % interval of the sum of ``parts``: weighted mean squares that have ``freedoms`` degrees of freedom."""
     total = sum(parts)
     ends = [mean_square_interval_factors(freedom) for freedom in freedoms]
     down = math.sqrt(sum(((1 - low) * part) ** 2 for part, (low, _) in zip(parts, ends, strict=True)))
@@ -254,7 +255,7 @@ def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
 
 
 def advise_repeats(trial: SessionState, noise: Noise) -> AdvisedRepeats:
-    """The recommended number of runs in a visit, and the length of a run, for the workload of the A/A test ``trial``."""
+    """The recommended number of runs in a visit, and length of a run, for the workload of the A/A test ``trial``."""
     return best_runs_and_length(noise, trial.request.works[0].time, *run_and_visit_costs(trial))
 
 

@@ -2,14 +2,14 @@
 
 **Ratios.** In a round, the two builds of a ratio are measured within minutes of each other. In each round, the
 logarithm of one build is subtracted from the logarithm of the other build, so that a disturbance of the whole round
-cancels. If d[i] is the difference of the mean logarithms of the two builds in round i, d̄ the mean of the d[i], and n
-the number of rounds,
+cancels. Let d[i] be the difference of the mean logarithms of the two builds in round i, d̄ the mean of the d[i], and n
+the number of rounds. Then
 
     ratio = exp(d̄),     95 % interval = exp(d̄ ± t(0.975, n - 1) · s / √n),     s² = Σ (d[i] - d̄)² / (n - 1)
 
-This is Student's interval for paired observations. Chance effects of a visit (memory addresses, the order of pages)
-vary from round to round and are a part of the standard deviation s. The order of the builds alternates from round to
-round, so a steady change of the machine's speed favours no build on average; but the change makes the standard
+The interval is Student's interval for paired observations. Chance effects of a visit (memory addresses, the order of
+pages) vary from round to round and are a part of the standard deviation s. The order of the builds alternates from
+round to round, so a steady change of the machine's speed favours no build on average; but the change makes the standard
 deviation s larger and the interval wider.
 
 **Real differences.** A table of 40 workloads by 4 builds has 160 intervals, of which 8 exclude 1 by chance alone if all
@@ -30,17 +30,18 @@ runs of the build.
 
 **Reverts.** A revert undoes a share of a change of speed. The share is computed from rounds in which three builds were
 measured: good, bad, and bad without the culprit. In round i, g[i], b[i] and r[i] are the mean logarithms of the metric
-of these builds, x[i] = g[i] - b[i] is the loss, and y[i] = r[i] - b[i] is the gain by the revert. The quotient of the
-means,
+of these builds, x[i] = g[i] - b[i] is the loss, and y[i] = r[i] - b[i] is the gain by the revert. The share is the
+quotient of the means:
 
     share = ȳ / x̄
 
-is 1 if the revert undoes the whole loss, and 0 if the revert undoes nothing. The shares of several culprits add up.
-Fieller's 95 % interval contains each share s for which a t-test does not reject that the mean of y[i] - s·x[i] is 0,
+The share is 1 if the revert undoes the whole loss, and 0 if the revert undoes nothing. The shares of several culprits
+add up. Fieller's 95 % interval contains each share s for which a t-test does not reject that the mean of y[i] - s·x[i]
+is 0. These are the shares s for which
 
     |ȳ - s·x̄| ≤ t(0.975, n - 1) · √((S_yy - 2·s·S_xy + s²·S_xx) / n)
 
-where S_xx and S_yy are the sample variances of x and y, and S_xy is their covariance. Fieller's interval is correct
+S_xx and S_yy are the sample variances of x and y, and S_xy is their sample covariance. Fieller's interval is correct
 however noisy the denominator x̄ is; an interval from the standard error of the ratio is not. If the mean loss may be 0,
 Fieller's interval would be unbounded; perfbisect then gives no interval, because the measurements show no loss that a
 revert could undo. If the differences are normally distributed, the interval misses the true share in at most 5 % of

@@ -223,7 +223,7 @@ def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
 
 
 def unused_settings(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
-    """A warning for each configuration file with settings that perfbisect does not use, because the recipe sets them."""
+    """A warning for each configuration file with settings that are not used, because the recipe sets them."""
     for name, config in {build.config: config for build, config in zip(subjects, configs, strict=True)}.items():
         if config.left_out:
             verb = "is" if len(config.left_out) == 1 else "are"

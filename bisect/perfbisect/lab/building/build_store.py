@@ -227,8 +227,7 @@ def remove_build_or_layout(host: Host, key: str, build_of_layout: str = "") -> N
 
 
 def add(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
-    """Store a build: move its installation and its log to the build's folder; return the facts with the log's new path.
-    """
+    """Store a build: move its installation and its log to the build's folder; return facts with the log's new path."""
     final_folder = build_folder(host, facts.key)
     facts = replace(facts, log=str(final_folder / "log"))
     stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
@@ -315,11 +314,8 @@ def ship_build(build_host: Host, builder: str, key: str, host: Host) -> None:
         build_host.run(["test", "-d", str(source)])  # waits for a lost connection, like the next command
         host.script(_READY, target, timeout=600)
         pack = ["tar", "-cf", "-", "-C", str(source), *(f"--exclude=./{name}" for name in NOT_SENT), "."]
-        with (
-            host.stream(["tar", "-xf", "-", "-C", f"{target}.part"]) as unpacking,
-            suppress(ConnectionError),
-            build_host.stream(pack) as packing,
-        ):
+        unpack = ["tar", "-xf", "-", "-C", f"{target}.part"]
+        with host.stream(unpack) as unpacking, suppress(ConnectionError), build_host.stream(pack) as packing:
             while chunk := packing.recv(CHUNK):
                 unpacking.sendall(chunk)
 

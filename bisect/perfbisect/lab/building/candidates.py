@@ -137,10 +137,8 @@ def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) ->
             return
         flags = mended.plus(POINTER_ERRORS) if "-include" in error.flags.cflags else mended
         options = shlex.join(flags.arguments)
-        yield Warned(
-            f"{sha[:10]} does not build because of {error.name}; perfbisect builds it again with {error.remedy}",
-            "--no-remedies switches this off.",
-        )
+        warning = f"{sha[:10]} does not build because of {error.name}; perfbisect builds it again with {error.remedy}"
+        yield Warned(warning, "--no-remedies switches this off.")
         try:
             yield from pipeline.build_commit(
                 replace(context, builder=msgspec.structs.replace(context.builder, flags=flags)), sha

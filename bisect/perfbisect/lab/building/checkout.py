@@ -98,10 +98,8 @@ def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Seque
         if not absent:
             return
         if is_partial_clone(repository):
-            raise EnvironmentFailure(
-                f"{repository.folder} is a partial clone, whose commits cannot be copied to another machine",
-                "Make a clone without --filter, and give it with --repo.",
-            )
+            text = f"{repository.folder} is a partial clone, whose commits cannot be copied to another machine"
+            raise EnvironmentFailure(text, "Make a clone without --filter, and give it with --repo.")
         yield 0, 0
         try:
             yield from _push(host, bare, repository, absent)

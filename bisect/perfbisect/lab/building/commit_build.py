@@ -65,8 +65,8 @@ JOB_PREFIX = "build-"  # begins the names of jobs that build
 
 
 def end_running_builds(host: Host, *, except_names: Collection[str] = ()) -> jobs.Job | None:
-    """End a host's running builds, except a build whose job has a name in ``except_names``; returns this job, or None.
-    """
+    """End a host's running builds, except a build whose job has a name in ``except_names``; returns this job, or
+    None."""
     spared = None
     for job in jobs.running_jobs(host):
         if job.name in except_names:

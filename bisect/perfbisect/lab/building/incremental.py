@@ -9,7 +9,7 @@ files. The build system then makes everything again that depends on changed file
   this step is repeated from the beginning, because its results about options and the compiler may be wrong now. If no
   such file has changed, the configure step is skipped; except with cmake if files were added or removed, because cmake
   may look for files by a pattern.
-- make and autotools know from dependency files which objects depend on a file, if each object has such a file.
+- make and autotools know which files an object depends on, if each object has a dependency file.
   Without dependency files, an incremental build is possible only if the changed files are text files or source files
   that no file includes. If a Makefile has changed, or files were added or removed, autotools generate their Makefiles
   again by config.status. If compiler options have changed in a Makefile, in a configure script or in an input of such
@@ -307,10 +307,8 @@ class _TreeChange:
                 first.append(["env", "-C", str(folder), "./config.status"])
         if self.needs_configure:
             first.append(["env", "-C", str(folder), "sh", "-c", _ANEW])
-        relinked, unlinked = (
-            self.needs_configure or self.has_added_or_removed_files or not self.rule.tracks,
-            (folder.name, DEEP),
-        )
+        relinked = self.needs_configure or self.has_added_or_removed_files or not self.rule.tracks
+        unlinked = folder.name, DEEP
         if system == "cargo":  # cargo itself tracks the files in the folders below release/
             relinked, unlinked = True, (f"{folder.name}/{'target/' * self.in_place}release", 1)
         return IncrementalBuild(

@@ -91,9 +91,8 @@ def known_error(line: str) -> KnownError | None:
                 return _missing(c if of_c else cxx, of_c)
     for error in tables.errors:
         if match := error.pattern.search(line):
-            cflags, cxxflags = (
-                text.format(match[1]) for text in (error.known.flags.cflags, error.known.flags.cxxflags)
-            )
+            flags = error.known.flags
+            cflags, cxxflags = (text.format(match[1]) for text in (flags.cflags, flags.cxxflags))
             return replace(error.known, flags=replace(error.known.flags, cflags=cflags, cxxflags=cxxflags))
     return None
 
@@ -310,7 +309,7 @@ def follow_build(host: Host, job: jobs.Job, output: BuildLog) -> Generator[Build
 
 
 def steps_as_progress(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[BuildStep, None, T]:
-    """Yield each step of the generator ``work`` as a BuildStep of the stage ``stage``; return the result of ``work``."""
+    """Yield each step of the generator ``work`` as a BuildStep of ``stage``; return the result of ``work``."""
     steps = GeneratorWithResult(work)
     for done, total in steps:
         yield BuildStep(stage, done, total)

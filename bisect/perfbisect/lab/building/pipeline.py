@@ -79,7 +79,7 @@ def build_key_of_commit(context: BuildContext, sha: str) -> str:
 
 
 def find_stored_build(context: BuildContext, sha: str) -> InstalledBuild | None:
-    """The stored build of commit ``sha``; None if the host has none. Raises BuildFailed if git cannot read the commit."""
+    """The stored build of commit ``sha``, or None. Raises BuildFailed if git cannot read the commit."""
     return commit_build(context, sha).stored_build()
 
 

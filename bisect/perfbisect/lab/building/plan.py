@@ -201,7 +201,7 @@ def version_of(context: BuildContext, sha: str) -> str:
 
 
 def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
-    """The recipe after its conditions are applied to a tree that has the version ``version`` and the paths ``paths``."""
+    """The recipe after its conditions are applied to a tree with the version ``version`` and the paths ``paths``."""
     facts = TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version)
     return recipe_for_tree(context.builder, facts)
 

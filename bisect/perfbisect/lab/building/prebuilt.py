@@ -260,13 +260,8 @@ def needed_archives(
             raise checkout.checkout_error(host, sha, f"the file {archive.file} has no version of {name}", text, hint)
         if version not in archive.sha256:
             hint = f'Add "{version}" = "SHA256" to [{key}.sha256] of {builder.name}, or of a recipe that extends it.'
-            raise checkout.checkout_error(
-                host,
-                sha,
-                f"the commit needs {name} {version}, but the recipe has no checksum of that version",
-                text,
-                hint,
-            )
+            problem = f"the commit needs {name} {version}, but the recipe has no checksum of that version"
+            raise checkout.checkout_error(host, sha, problem, text, hint)
         address = archive.address.replace("{version:_}", version.replace(".", "_")).replace("{version}", version)
         archives[name] = NeededArchive(name, version, address, archive.sha256[version])
     return archives

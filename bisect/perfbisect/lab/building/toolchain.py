@@ -60,10 +60,8 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
     try:
         macros = host.run([variant.cc, "-E", "-dM", "-x", "c", "/dev/null"]).stdout
     except CommandFailed as failure:
-        raise EnvironmentFailure(
-            f"{variant.cc} on host {host.name} does not preprocess an empty file: {failure}",
-            "Check whether it is a C compiler.",
-        ) from failure
+        text = f"{variant.cc} on host {host.name} does not preprocess an empty file: {failure}"
+        raise EnvironmentFailure(text, "Check whether it is a C compiler.") from failure
     name, version = compiler_from_macros(macros)
     programs = dict.fromkeys((variant.cc, variant.cxx, "ld"))
     identity = host.script(_IDENTITY, *programs).stdout
@@ -136,7 +134,7 @@ def missing_programs_and_needs(host: Host, programs: list[str], build: Build, va
 
 
 def recipe_packages(build: Build) -> Mapping[str, Package]:
-    """The distribution's packages that the recipe names, by the program, header or library that each package provides."""
+    """The distribution's packages that the recipe names, by the program, header or library in each package."""
     return {need: Package(named.debian, named.fedora) for need, named in build.packages.items()}
 
 

@@ -198,10 +198,8 @@ def _sampling_finding(request: CheckRequest) -> Finding:
         sampling = profiles.find_sampling(request.host)
     except EnvironmentFailure as failure:
         return note("profiles", f"{failure}: the verdict will not name functions", failure.advice)
-    return ok(
-        "profiles",
-        f"functions are sampled by {sampling.event}, and their callers are found by {CALLERS[sampling.chains]}",
-    )
+    callers = CALLERS[sampling.chains]
+    return ok("profiles", f"functions are sampled by {sampling.event}, and their callers are found by {callers}")
 
 
 def _refused_metric(request: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
@@ -256,11 +254,8 @@ def space_findings(request: CheckRequest) -> Iterator[Finding]:
     if request.answers.get(reflink_fact(host)) == "no":
         system = (request.answers.get(file_system_fact(host)) or "this file system").partition(",")[0]
         text = "cannot share blocks between copies: each visit copies the whole dataset"
-        yield note(
-            "disk",
-            f"{system} on host {request.name} {text}",
-            "With a root folder on XFS or Btrfs, copies take no time.",
-        )
+        hint = "With a root folder on XFS or Btrfs, copies take no time."
+        yield note("disk", f"{system} on host {request.name} {text}", hint)
 
 
 def swap_findings(request: CheckRequest) -> Iterator[Finding]:

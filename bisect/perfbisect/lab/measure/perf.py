@@ -287,7 +287,5 @@ def window_means(rows: Sequence[Row], begin: float, end: float) -> dict[str, flo
 def report_means(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
     """The mean of each column of the reports of vmstat and iostat over the rows between ``begin`` and ``end``; see
     ``window_means``."""
-    return {
-        **window_means(report_rows("vmstat", vmstat), begin, end),
-        **window_means(report_rows("iostat", iostat), begin, end),
-    }
+    of_vmstat = window_means(report_rows("vmstat", vmstat), begin, end)
+    return of_vmstat | window_means(report_rows("iostat", iostat), begin, end)

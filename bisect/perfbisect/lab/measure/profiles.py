@@ -1,5 +1,4 @@
-"""Measures profiles by ``perf record``: in which functions a build spends CPU time, and in which it waits. See
-``Study``.
+"""Measures profiles by ``perf record``: in which functions a build spends CPU time, and in which it waits.
 
 perf samples during the same part of a run in which a timed run is measured: from the workload's first operation after
 the warm-up to its last operation. perf samples the same processes whose events it counts in a timed run.
@@ -173,7 +172,7 @@ def find_sampling(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
 
 
 def other_samplings(host: Host, sampled: Sampling) -> Iterator[Sampling]:
-    """Settings that may find more callers than ``sampled``: a larger copy of the stack, frame pointers, branch records."""
+    """Settings that may find more callers than ``sampled``: a larger copy of the stack, frame pointers, or LBR."""
     if sampled.chains == "dwarf" and not sampled.off_cpu:
         yield replace(sampled, stack=LARGEST_STACK)
         yield replace(sampled, chains="fp")
@@ -264,8 +263,8 @@ WAITS_FOR_ALL = "This includes waits of threads for clients and for work."
 
 @dataclass
 class ProfileStudy(Study):
-    """Samples a run in each turn: CPU time if ``switches`` is None, otherwise waits. A turn gives no profile of waits
-    if perf may not sample the kernel, or if no thread has waited."""
+    """In each turn (a run of one build), samples CPU time if ``switches`` is None, otherwise waits. A turn gives no
+    profile of waits if perf may not sample the kernel, or if no thread has waited."""
 
     seconds: float = LONGEST  # most seconds of measuring in a turn
     switches: float | None = None  # if waits are sampled: context switches per second, 0 if unknown; None: CPU work
@@ -375,7 +374,7 @@ def first_rate(context: RunContext, cores: int, min_seconds: float = 0.0, wanted
 
 
 def next_rate(rate: float, samples: int, wanted: int = SAMPLES, highest: int = OFTENEST) -> float:
-    """The rate, at most ``highest``, that should give ``wanted`` samples, after a run with ``rate`` gave ``samples``."""
+    """The rate, at most ``highest``, that should give ``wanted`` samples, if ``rate`` has given ``samples``."""
     return min(highest, max(RAREST, rate * wanted / max(1, samples)))
 
 

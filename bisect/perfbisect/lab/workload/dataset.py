@@ -80,7 +80,7 @@ class DatasetRecord(msgspec.Struct, frozen=True):
 
     @property
     def size_text(self) -> str:
-        """The size in words."""
+        """The size of the data as text: the numbers of bytes and of files."""
         return f"{self.bytes:,} bytes in {self.files:,} files"
 
 

@@ -84,9 +84,9 @@ def parse_output(lines: Iterable[str], operation: str) -> RunResult:
     "query".
 
     The measured time is the time that the Lua module ``perfbisect`` prints, if it prints any, and not sysbench's total
-    time, which includes time before the first and after the last operation. If the threads of a script have several
-    roles, the script prints counters of each role, which are added to the result. Raises ValueError, whose text is a
-    sentence for the user, if the totals are missing, or no operation was counted.
+    time, which includes time before and after the measured operations. If the threads of a script have several roles,
+    the script prints counters of each role, which are added to the result. Raises ValueError, whose text is a sentence
+    for the user, if the totals are missing, or no operation was counted.
     """
     samples: list[float] = []
     buckets: list[tuple[float, int]] = []

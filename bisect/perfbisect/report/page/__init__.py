@@ -1,1 +1,1 @@
-"""Renders HTML pages of hunts, trials and lists of sessions. Each page is a single file without other files."""
+"""Renders HTML pages of hunts, trials and lists of sessions. Each page is a single file, which needs no other files."""

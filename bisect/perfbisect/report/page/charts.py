@@ -231,15 +231,8 @@ def credible_range_line(tried: TestedCommits, decision: SearchDecision, y: float
     low, high = credible_range(decision.probabilities)
     size = len(decision.probabilities)
     line = horizontal_line(low / size, (high + 1) / size, y, "span")
-    return concatenated(
-        [
-            line,
-            *(
-                circle((candidate + 0.5) / size, y, 2.6, colour_class(tried, candidate))
-                for candidate in decision.ordered_candidates
-            ),
-        ]
-    )
+    dots = (circle((index + 0.5) / size, y, 2.6, colour_class(tried, index)) for index in decision.ordered_candidates)
+    return concatenated([line, *dots])
 
 
 def credible_range(probabilities: NDArray[np.float64]) -> tuple[int, int]:

@@ -90,7 +90,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """The position of ``value`` on the scale, from 0 to 1; a value outside of the scale is moved to the nearer end."""
+        """The position of ``value`` on the scale, from 0 to 1. A value outside of the scale gets the nearer end."""
         if self.logarithmic:
             low, high, value = math.log(self.low), math.log(self.high), math.log(max(value, self.low))
         else:
