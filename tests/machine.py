@@ -20,9 +20,7 @@ from waiting import until
 
 SSHD = "/usr/sbin/sshd"
 PROJECT = Path(__file__).parents[1]
-PLACE = (
-    "/srv"  # the folder for perfbisect on each machine: builds of two machines may contain this path
-)
+PLACE = "/srv"  # the folder for perfbisect on each machine: builds of two machines may contain this path
 _numbers = count()
 
 # $1: the machine's folder, $2: the login shell of root, then the folders to hide

@@ -77,7 +77,7 @@ COMMITS = tuple(
     for day, subject in enumerate(SUBJECTS)
 )
 CANDIDATES = tuple(commit.sha for commit in COMMITS)
-DRIFTS = "the host drifts; builds are compared only with neighbours in time"  # a warning of the search
+DRIFTS = "the speed of the host drifts; only runs close in time are compared"  # a warning of the search
 CULPRIT = 8
 HOST = HostFacts("local", "A CPU", 2, 4096, "6.1", "gcc 12.2", {"sysbench": "1.0.20"}, {"governor": "performance"})
 SETTINGS = Settings(

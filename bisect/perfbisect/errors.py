@@ -31,7 +31,7 @@ class PerfBisectError(Exception):
 
 
 class UsageError(PerfBisectError):
-    """A request that cannot be met: an unknown revision, swapped ends, a wrong option."""
+    """Raised because a request of the user cannot be met, for example because of an unknown revision or a wrong option."""
 
     exit_status = USAGE
 
@@ -41,12 +41,13 @@ class EndsSwapped(UsageError):
 
 
 class RecipeError(UsageError):
-    """A mistake in a recipe or in hosts.toml. The sentence names the file, the key, the wrong value and the allowed values."""
+    """Raised for a mistake in a recipe or in hosts.toml. The sentence names the file, the key, the wrong value and the
+    allowed values."""
 
 
 class RunsNotComparable(UsageError):
-    """The measured program or a setting of a hunt has changed, so new runs would not be comparable with the earlier
-    runs."""
+    """Raised because the measured program or a setting of a hunt has changed, so that new runs would not be comparable
+    with the earlier runs."""
 
 
 class EnvironmentFailure(PerfBisectError):

@@ -5,9 +5,10 @@ A history stores the owner of each process as USER@MACHINE:NUMBER. The number is
 folder, so that an imported file of another user with the same name is never mistaken for a file of this user. If
 several machines share the state folder, their processes store the same number.
 
-The clock of this module reads the machine's clock only at the start of the process. Each later time is the start time
-plus the elapsed time, which includes suspensions of the machine. So the difference between two times is a true duration
-even if a user or a program sets the machine's clock between the two times.
+The clock of this module reads the machine's time of day only once, at the start of the process. Each later time is the
+time of the start plus the time that has elapsed since the start, including time in which the machine was suspended. So
+the difference between two times is the elapsed time, even if a user or a program has set the machine's clock between
+the two times.
 """
 
 import getpass
@@ -28,12 +29,13 @@ SOMEONE = "someone unknown"
 
 
 def this_process_identity() -> str:
-    """The identity of this process. No other process on any machine has the same identity."""
+    """The identity of this process. Processes on other machines, and earlier and later processes on this machine, have
+    other identities."""
     return f"{machine_identity()} {os.getpid()} {start_ticks(os.getpid())}"
 
 
 def this_process_with_owner() -> str:
-    """The owner and the identity of this process, for the history."""
+    """The owner and the identity of this process, in the form in which the history stores them."""
     return f"{user_at_machine_and_secret()} {this_process_identity()}"
 
 
@@ -41,8 +43,8 @@ def placeholder_process(origin: str = "imported") -> str:
     """A text for the history in place of the identity of a process of another machine, for a session that was imported
     or exported. The text names this user as the owner of the session.
 
-    If ``origin`` is "exported", the text does not contain the user's secret number, so that every importer of the file
-    treats the session as a session of another user.
+    If ``origin`` is "exported", the text does not contain the user's secret number, so the history of each user who
+    imports the file treats the session as a session of another user.
     """
     return f"{user_at_machine() if origin == 'exported' else user_at_machine_and_secret()} {origin} 0 0 0"
 
@@ -105,7 +107,7 @@ def machine_identity() -> str:
 
 
 def user_name() -> str:
-    """The user's name on this machine, as schedulers use the name."""
+    """The user's login name on this machine, which schedulers also use."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

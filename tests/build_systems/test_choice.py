@@ -95,11 +95,11 @@ def test_build_system_is_chosen_from_the_trees_of_the_ends(git: Repo) -> None:
         assert choose_system(repo, recipe, {"a": shas[good], "b": shas[bad]}, settings) == system
     configured = {"configure": ("-Dx",)}
     refused = [
-        (RECIPE, SETTINGS, "made", "none", r"b cannot be built: its tree has no build system: none of Cargo\.toml"),
+        (RECIPE, SETTINGS, "made", "none", r"b cannot be built: the tree has no build system: none of Cargo\.toml"),
         (meson, SETTINGS, "moved", "later",
          "a cannot be built with meson, which the recipe of tool names: the tree of a has cmake and make"),
         (commands, replace(SETTINGS, **configured), "made", "made", "no effect, because tool is built by commands"),
-        (RECIPE, replace(alone, **configured), "none", "none", "no effect: its tree has no build system"),
+        (RECIPE, replace(alone, **configured), "none", "none", "no effect: the tree has no build system"),
     ]  # fmt: skip
     for recipe, settings, good, bad, sentence in refused:
         with pytest.raises(UsageError, match=sentence):

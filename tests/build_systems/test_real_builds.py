@@ -281,7 +281,7 @@ def test_commit_is_built_with_its_own_build_system(yard: RecordingYard) -> None:
     yard.git("rm", "-q", "makefile")
     assert yard.made({"CMakeLists.txt": CMAKE}).system == "cmake"
     yard.git("rm", "-q", "CMakeLists.txt")
-    with pytest.raises(BuildFailed, match="does not configure: its tree has no build system"):
+    with pytest.raises(BuildFailed, match="does not configure: the tree has no build system"):
         yard.made({"Makefile/folder": "no system\n"})
 
 

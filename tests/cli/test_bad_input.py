@@ -161,7 +161,7 @@ def test_command_with_shell_syntax_is_refused_with_a_correction() -> None:
 def test_ends_may_be_written_as_a_range_of_git() -> None:
     what = ["--builder", "demo", "--workload", "scan", "--repo", "repo", "--dry-run"]
     for between in ("..", "..."):
-        assert "# v1.0" in exits(0, "run", f"v1.0{between}v1.1", *what)
+        assert "# good: v1.0" in exits(0, "run", f"v1.0{between}v1.1", *what)
         assert "rounds of 2 visits" in exits(0, "compare", f"v1.0{between}v1.1", *what)
 
 

@@ -63,7 +63,7 @@ def test_hunts_are_pushed_automatically_and_read(ends: tuple[str, str], server: 
         assert f"There is no {name} in the central history" in exits(USAGE, "show", name, *ELSEWHERE)
     for name in ("7", "desk3", "desk3:", ":1", "desk3:x", "desk3:1:1"):
         assert "Write ORIGIN:NUMBER" in run("show", name, *ELSEWHERE).err, name
-    assert "ORIGIN:12 for a hunt of a team" in run("show", "desk3:x").err
+    assert "ORIGIN:12 for a hunt in a team's central history" in run("show", "desk3:x").err
     for verb in ("resume", "prove", "narrow", "why", "replay", "watch"):
         assert "works only on your own history" in run(verb, "desk3:1").err, verb
     assert "bisect serve --from" in run("report", "--all", "pages", *ELSEWHERE).err

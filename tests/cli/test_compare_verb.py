@@ -138,11 +138,13 @@ def test_comparison_of_command_resumes(git: Repo, seal: Path, tmp_path: Path, mo
     words = ["compare", "HEAD~1", "HEAD", *command, *quick, "3", "--runs", "1"]
     cut = bisect_until(words, "run 3 of 6", signal.SIGINT)
     assert cut.returncode == 130
-    assert "Interrupted. All measurements are kept; to continue: bisect resume c1" in cut.stderr
+    assert "Interrupted. All measurements are kept. To continue: bisect resume c1" in cut.stderr
     assert re.search(r"^c1 .* interrupted$", printed("history"), re.MULTILINE)
     done = run("resume", "c1")
     assert "continuing c1" in done.err
-    assert re.match(r"HEAD is 20 % slower \((?:19\.9|20\.0)\d*–20\.\d+ %\) than HEAD~1: \d runs each\.\n", done.out)
+    assert re.match(
+        r"HEAD is 20 % slower \((?:19\.9|20\.0)\d*–20\.\d+ %\) than HEAD~1: \d runs of each build\.\n", done.out
+    )
     rounds = rows(seal / HISTORY, "select count(*) from runs group by round")
     assert rounds.count((2,)) == 3, "an incomplete round stays, under its own number"
     assert rows(seal / HISTORY, "select count(*) from sessions where ended is null") == [(0,)]
@@ -202,7 +204,7 @@ def test_comparison_without_runs_says_why_and_can_be_repeated(script: Script, tm
     for number in (1, 2):
         err = exits(4, "compare", *builds, "--visits", "2", *HOW)
         assert f"Nothing was measured: {builds[0]} fails in one: the command ended with status 3" in err
-        assert "continuing" not in err and f"to continue: bisect resume c{number}" in err
+        assert "continuing" not in err and f"To continue: bisect resume c{number}" in err
         name, state, failure = listed()[-1]
         assert (name, state, failure[:20]) == (f"c{number}", "failed", "Nothing was measured")
     fixed.touch()
@@ -233,8 +235,8 @@ def test_dry_run_of_a_series_of_releases_lists_builds_and_time(demo: Demo) -> No
     assert first.startswith("10 builds: 1.0.1, 1.0.2, 1.0.3, ")
     assert "left out: 1.0.3-rc1, a pre-release" in others
     assert "left out: 1.0.2.1, 1.0.10 does not contain it" in others
-    assert "3 rounds of 10 visits, 1 run each" in others
-    assert any("11 s of runs" in line and "33 s" in line for line in others)
+    assert "3 rounds of 10 visits; 1 run in each visit" in others
+    assert any("11 s a round" in line and "33 s" in line for line in others)
     assert "no hunts yet" in exits(3, "history"), "nothing is measured"
 
 
@@ -326,7 +328,7 @@ def test_dry_run_lists_the_hunts_that_would_begin(commits: list[str], monkeypatc
     """After Ctrl-C in a hunt, `compare` prints the command that continues."""
     before = exits(0, "compare", "v1", "v3", *HUNTED, "--hunt", "--dry-run")
     assert "\nhunts, v1 to v3: 6 candidates\n" in before
-    assert "runs of unknown length, since a command ends by itself, and in each visit a copy of the data" in before
+    assert "unknown, because the command decides when it ends; each visit also needs a copy of the data" in before
     compared({"v1": commits[0], "v3": commits[6]}, {"one": (10_000, 6_400), "two": (10_000, 8_000)})
     result = exits(0, "compare", "c1", "--hunt", "--dry-run")
     assert result == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidates\n"
@@ -337,7 +339,7 @@ def test_dry_run_lists_the_hunts_that_would_begin(commits: list[str], monkeypatc
     )
     monkeypatch.setattr("perfbisect.hunt.drop_hunts.begin_hunts", Mock(side_effect=Interrupted("")))
     hunt = ["compare", "c1", "--hunt", "--no-explain"]
-    assert f"to continue: bisect {' '.join(hunt)}" in exits(130, *hunt)
+    assert f"To continue: bisect {' '.join(hunt)}" in exits(130, *hunt)
 
 
 def test_no_hunt_begins_without_a_drop(commits: list[str]) -> None:

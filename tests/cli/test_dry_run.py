@@ -47,9 +47,9 @@ def test_commands_listed_in_order(listing: Listing, ours: Path) -> None:
     for part in wanted:
         assert part in said[place:], f"{part} is not listed after {said[:place][-80:]}"
         place = said.index(part, place) + len(part)
-    assert said.endswith(": the same\n"), "the commands of the other end"
+    assert said.endswith(": the same commands\n"), "the commands of the other end"
     assert [path.name for path in ours.iterdir()] == [MARKER]
-    _, other = listing("1.0").split("the same except")
+    _, other = listing("1.0").split("the same commands, except:")
     assert "kvd --config=" in other and "--quick" not in other and "make install" not in other
 
 
@@ -107,15 +107,15 @@ def test_dry_run_and_hunt_print_expected_costs(ends: tuple[str, str], git: Repo)
     """Without a history, the number of runs is unknown. A hunt also warns of uncommitted changes."""
     asked = ["run", *ends, *SCRIPT, "--no-explain"]
     first = "1 commit, 1 candidate; about 2 builds"
-    unknown = f"{first}; runs: not known before the ends are measured; time and disk are known after the first builds and runs"
+    unknown = f"{first}; number of runs: unknown until good and bad are measured; time and disk space: unknown until the first builds and runs"
     assert printed(*asked, "--dry-run").startswith(f"# {unknown}\n")
     Path("repo/run.sh").write_text("echo rate 5\n")
     ended = run(*asked, "--plain", "--name", "nightly 7")
     assert unknown in ended.err
     assert re.search(r"warning +\S+/repo has uncommitted changes, which are not measured", ended.out)
-    assert re.match(rf"# {unknown.rpartition(';')[0]}; [\d.]+ [kM]?B of disk\n", printed(*asked, "--dry-run"))
+    assert re.match(rf"# {unknown.rpartition(';')[0]}; [\d.]+ [kM]?B of disk space\n", printed(*asked, "--dry-run"))
     assert "of one run" in printed("noise", "local", "--rev", ends[0], *SCRIPT, "--visits", "6", "--runs", "1")
-    known = rf"# {first} and \d+ to \d+ runs; about [\d s]+(to [\d smin]+)?; [\d.]+ [kM]?B of disk\n"
+    known = rf"# {first} and \d+ to \d+ runs; about [\d s]+(to [\d smin]+)?; [\d.]+ [kM]?B of disk space\n"
     assert re.match(known, printed(*asked, "--dry-run"))
     assert printed("show", "nightly 7").startswith("Hunt 1, ")
     assert " nightly 7: " in printed("history")

@@ -52,7 +52,7 @@ def test_bug_is_logged_in_a_file_or_on_stderr(seal: Path, tmp_path: Path, monkey
         monkeypatch.setenv("XDG_STATE_HOME", str(home))
         monkeypatch.setattr("tempfile.tempdir", str(scratch))
         path = Path(
-            exits(70, "history").removeprefix("Error: this is a bug of perfbisect; please report it with ").strip()
+            exits(70, "history").removeprefix("Error: this is a bug of perfbisect. Please report the bug with ").strip()
         )
         assert path.parent == folder and "ZeroDivisionError: of ours" in path.read_text()
     monkeypatch.setattr("tempfile.tempdir", "/dev/null")
@@ -75,10 +75,10 @@ FULL = "Error: Standard output cannot be written: No space left on device\n"
 def test_hunt_with_unwritable_output_prints_the_resume_command(ends: tuple[str, str]) -> None:
     assert program("/dev/full", "builders") == (4, f"{FULL}Redirect the output to a disk with free space.\n")
     status, errors = program("/dev/full", "run", *ends, *SCRIPT, "--json")
-    assert status == 4 and FULL in errors and errors.endswith("to continue: bisect resume 1\n")
+    assert status == 4 and FULL in errors and errors.endswith("To continue: bisect resume 1\n")
     assert "Standard output cannot be written" in exits(0, "history")
     status, errors = program("pipe", "run", *ends, *SCRIPT, "--plain")
-    assert status == 130 and errors.endswith("to continue: bisect resume 2\n")
+    assert status == 130 and errors.endswith("To continue: bisect resume 2\n")
 
 
 @pytest.mark.tools

@@ -65,7 +65,7 @@ def test_init_proposes_working_recipes_for_each_type_of_tree(of: str, repo: Repo
     if of in ("cmake", "cargo", "go", "python"):  # one tree for each way to run a benchmark
         [command] = [line for line in output.splitlines() if line.startswith("  bisect run ")]
         dry = exits(0, *shlex.split(command)[1:], "--dry-run")
-        assert "# 1.9, " in dry and "# 1.10, " in dry and "# a visit" in dry
+        assert "# good: 1.9, " in dry and "# bad: 1.10, " in dry and "# a visit" in dry
 
 
 def test_init_overwrites_no_recipe_and_print_writes_no_file(repo: Repo, tmp_path: Path, seal: Path) -> None:
@@ -99,7 +99,7 @@ def test_init_explains_why_it_cannot_propose_recipes(repo: Repo, seal: Path, tmp
     assert "bisect run 'HEAD~2' HEAD --builder" in exits(0, "init", "--into", str(tmp_path))
     repo.write(dict.fromkeys(MAKE))
     two_releases(repo, {"kv.txt": ""})
-    assert "its tree has no build system" in exits(3, "init")
+    assert "the tree has no build system" in exits(3, "init")
     repo("clone", "-q", "--depth", "1", f"file://{repo.path}", str(tmp_path / "shallow"))
     assert "is a shallow clone" in exits(3, "init", "--repo", str(tmp_path / "shallow"))
     repo("tag", "-d", "v1.9", "v1.10")

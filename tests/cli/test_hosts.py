@@ -41,7 +41,7 @@ def test_doctor_prints_each_finding_with_advice() -> None:
     assert any("no other session measures on the host" in finding["text"] for finding in report["findings"])
     with hold_lock(connect(load_host("local")), "a hunt of another session"):
         said = exits(0, "doctor", "--builder", "demo", "--workload", "update-index")
-    for part in ("local is fit to measure on: 0 refused", "sysbench 1", "GiB are free", "a hunt of another session"):
+    for part in ("local is fit to measure on: 0 refusals", "sysbench 1", "GiB are free", "a hunt of another session"):
         assert part in said
     assert "all build dependencies of demo are installed" in said
 
@@ -156,7 +156,7 @@ def test_host_slower_in_two_checks_is_unfit_until_the_level_is_accepted(fleet: F
     assert re.search(unfit, out, re.MULTILINE)
     assert "it is 10 % slower in fitness checks" in exits(0, "noise", "a", *fleet.aa)
     assert len(re.findall(r"^n\d+ ", printed("history", *fleet.kept), re.MULTILINE)) == 2, "A/A tests without checks"
-    assert "b is not unfit, so there is no new level to accept." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
+    assert "b is not unfit, so --accept has no effect." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
     assert "it is 10 % slower" in printed("hosts", *fleet.kept), "the level of a is not accepted"
     assert "unfit" not in printed("hosts", "--accept", "a", *fleet.kept)
     exits(3, "hosts", "--accept", "a", *fleet.kept)
@@ -188,7 +188,7 @@ def test_wrong_options_of_hosts_are_refused(fleet: Fleet) -> None:
         (["--check"], 3, "No host was checked before"),
         (["--like", "n1"], 3, "--like works only with --check"),
         (["--accept"], 3, "--accept NAME"),
-        (["--accept", "a"], 3, "a is not unfit, so there is no new level to accept."),
+        (["--accept", "a"], 3, "a is not unfit, so --accept has no effect."),
         (["--check", "a", "--like", "n9"], 3, "There is no n9"),
         (["--check", "--accept", "a"], 3, "Give only one of"),
         (["--check", "c", "--like", "n1"], 4, "Host c is not checked: There is no host 'c'"),

@@ -36,12 +36,12 @@ def test_hunt_measures_the_recognised_rate_of_pgbench(git: Repo, count: Path, se
     commits = [git.commit({"bench": PGBENCH.format(count=count, tps=tps)}) for tps in (900, 899, 450, 451)]
     hunt = ["run", commits[0], commits[-1], *QUICK, "--no-explain", "--no-layouts", "--plain"]
     cut = bisect_until(hunt, "run 3 of 4", signal.SIGINT)
-    assert cut.returncode == 130 and "metric    pgbench: 1 result; hunted: tps." in cut.stdout
+    assert cut.returncode == 130 and "metric    pgbench: 1 result; measured: tps." in cut.stdout
     output = exits(0, "resume", "--plain")
     assert f"The culprit is {commits[2][:10]}" in output and "rate is 0.50" in output
     assert not re.search(r"metric {4}pgbench", output.partition("resumed")[2]), "it is stored"
     report = printed("show", "1")
-    assert "metric rate\n  chosen    pgbench: 1 result; hunted: tps.\n" in report
+    assert "metric rate\n  chosen    pgbench: 1 result; measured: tps.\n" in report
     assert re.search(r" 45\d tps ", output)
     read = rows(seal / HISTORY, "select json_extract(body, '$.facts.reported') from events where kind = 'RunFinished'")
     assert all(400 < tps < 1000 for (tps,) in read)
@@ -55,7 +55,7 @@ def test_only_option_selects_one_of_several_results(git: Repo, count: Path) -> N
     assert "The output of Google Benchmark has 2 results" in errors and "BM_Insert/64, BM_Insert/1024" in errors
     ended = run("compare", *ends, *QUICK, "--visits", "3", "--runs", "1")
     assert ended.status == 0 and "Google Benchmark: 2 results; measured: all, by cpu_time." in ended.err
-    assert "Of 2 results 2 are worse and 0 better" in ended.out and ended.err.count("of 7  ") == 6, (
+    assert "Of 2 results, 2 became worse and 0 better" in ended.out and ended.err.count("of 7  ") == 6, (
         "both results are read from the same runs"
     )
     worse = {name: float(size) for name, size in re.findall(r"(BM_Insert/\d+): ×([\d.]+)", ended.out)}
@@ -63,11 +63,11 @@ def test_only_option_selects_one_of_several_results(git: Repo, count: Path) -> N
     assert "the command, cpu/o" in printed("show", "c2")
     only = ["--only", "*/1024", "--visits", "3"]
     ended = run("compare", *ends, *QUICK, *only, "--runs", "1")
-    assert ended.status == 0 and "Google Benchmark: 2 results; hunted: BM_Insert/1024, by cpu_time." in ended.err
+    assert ended.status == 0 and "Google Benchmark: 2 results; measured: BM_Insert/1024, by cpu_time." in ended.err
     assert re.match(rf"cost of {ends[1][:8]}\w* is (49|50) % higher", ended.out)
     assert "workload  bench 2" not in ended.out and "bench 2" in printed("history")
     ended = run("noise", "--rev", ends[0], *QUICK, *only, "--runs", "2")
-    assert "hunted: BM_Insert/1024" in ended.err and "of one run" in ended.out
+    assert "measured: BM_Insert/1024" in ended.err and "of one run" in ended.out
 
 
 # Prints two results that change and one that is constant, or only the results that match the program's filter.
@@ -90,8 +90,10 @@ def test_hunts_of_one_commands_results_share_runs(git: Repo, count: Path, seal: 
     script = THREE if obeys else THREE.replace("${{1#*=}}", "")
     commits = [git.commit({"bench": script.format(count=count, cpu=cpu, other=other)}) for cpu, other in sizes]
     ended = run("run", commits[0], commits[-1], *QUICK, "--no-explain", "--plain")
-    assert ended.status == 0 and "to continue: bisect compare c2 --hunt --no-explain" in ended.err, ended.err
-    assert "Of 3 results 2 are worse and 0 better" in ended.out and ended.out.count("The culprit is") == 2
+    assert (
+        ended.status == 0 and "To continue after an interruption: bisect compare c2 --hunt --no-explain" in ended.err
+    ), ended.err
+    assert "Of 3 results, 2 became worse and 0 better" in ended.out and ended.out.count("The culprit is") == 2
     found = dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
     assert found == {"sh bench BM_Insert/64": commits[1], "sh bench BM_Insert/1024": commits[2]}
     assert rows(seal / HISTORY, "select id, kind from sessions") == [(2, "compare"), (3, "hunt"), (4, "hunt")]
@@ -113,7 +115,10 @@ def test_hunts_of_one_commands_results_share_runs(git: Repo, count: Path, seal: 
     assert "; hunt 3: " in printed("compare", "c2", "--hunt", "--dry-run")
     few = git.commit({"bench": THREE.format(count=count, cpu=703, other=704)})
     output = exits(1, "run", commits[-1], few, *QUICK, "--only", "BM*", "--direction", "drop")
-    assert re.search(r"(?s)to begin again: bisect run .* --only 'BM\*' .*--direction drop.*No hunt begins", output)
+    assert re.search(
+        r"(?s)To begin again after an interruption: bisect run .* --only 'BM\*' .*--direction drop.*No hunt begins",
+        output,
+    )
 
 
 def test_hunt_interrupted_before_its_first_run_resumes_with_all_results(git: Repo, count: Path, seal: Path) -> None:
@@ -138,8 +143,8 @@ def test_filter_option_is_passed_to_a_benchmark_that_obeys_it(git: Repo, count: 
     ends = [git.commit({"bench": script.format(count=count, cpu=cpu)}) for cpu in (100, 150)]
     ended = run("compare", *ends, *QUICK, "--visits", "3", "--runs", "1", "--only", "BM_Get/*")
     assert "Google Benchmark: 3 results; measured: 2 of them, by cpu_time" in ended.err
-    assert ("alone by '--benchmark_filter=^(BM_Get/8|BM_Get/64)$'." in ended.err) is obeys
-    assert ended.status == 0 and "Of 2 results 2 are worse" in ended.out
+    assert ("selected with '--benchmark_filter=^(BM_Get/8|BM_Get/64)$'." in ended.err) is obeys
+    assert ended.status == 0 and "Of 2 results, 2 became worse" in ended.out
     calls = count.read_text().splitlines()
     filtered = sum("--benchmark_filter=^(BM_Get/8|BM_Get/64)$" in line for line in calls)
     assert filtered == (len(calls) - 1 if obeys else 1)
@@ -155,7 +160,7 @@ def test_hunts_of_two_workloads_of_a_recipe_share_builds(script: Callable[[str],
     output = exits(
         0, "run", *ends, *SCRIPT, "--workload", "one,two", "--plain", "--no-explain", "--pairing", "interleaved"
     )
-    assert [re.findall(rf"{name} .* hunted: BM_Insert/(\d+), by", output) for name in ("one", "two")] == [
+    assert [re.findall(rf"{name} .* measured: BM_Insert/(\d+), by", output) for name in ("one", "two")] == [
         ["64"],
         ["1024"],
     ]

@@ -52,7 +52,7 @@ def test_hunt_warns_of_useless_suspects_and_dry_run_has_one_build(script: Script
     good, _, bad = line_of(script, 3, one=1, two=2)
     printed = exits(0, "run", good, bad, *HUNT, "--dry-run")
     assert [printed.count(each) for each in ("install -D", "run.sh one", "run.sh two")] == [1, 1, 1]
-    assert "# Workload two, with the same builds: the same except" in printed
+    assert "# Workload two, with the same builds: the same commands, except:" in printed
     with Path("workloads/script/suite.toml").open("a") as suite:
         suite.write('one.suspects = { "one.c" = 2 }\n')
     asked = Settings(

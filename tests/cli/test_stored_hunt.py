@@ -147,7 +147,7 @@ def test_damaged_hunt_is_reported_and_other_pages_are_written(two: Path, tmp_pat
     with closing(sqlite3.connect(kept)) as connection, connection:
         connection.execute("update events set body = '{' where session_id = 2 or (session_id = 1 and id = 3)")
     status, _, err = run("report", "--all", str(tmp_path / "pages"), "--history", str(kept))
-    assert (status, "The page of 1 was not written:" in err) == (0, True)
+    assert (status, "The page of session 1 was not written:" in err) == (0, True)
     assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["hunt-2.html", "index.html"]
     assert 'href="hunt-1.html"' not in (tmp_path / "pages/index.html").read_text()
 
@@ -205,7 +205,7 @@ def test_ctrl_c_during_the_reason_keeps_the_notified_verdict(ends: tuple[str, st
     said, _, reason = ended.stdout.partition("Now its reason is measured")
     culprit = f"The culprit is {ends[1][:10]}"
     assert culprit in said and "counters: " not in said and "counters: " in reason
-    assert "The verdict is final; to measure the rest of the reason: bisect why 1\n" in ended.stderr
+    assert "The verdict is final. To measure the rest of the reason: bisect why 1\n" in ended.stderr
     got = json.loads(kept.read_text())
     assert (got["state"], got["id"]) == ("found", "1")
     out = exits(0, "why", "--plain", "--max-time", "2s")
@@ -219,14 +219,14 @@ def test_why_requires_a_verdict_that_names_a_commit(script: Script, stored: Stor
     stored([good, same], [100, 100])
     assert "The verdict of hunt 1 names no commit" in exits(3, "why")
     stored([same, slow], [100, 10], max_runs=3)
-    leads = f"The most probable commit is {slow[:10]}, without a proof. To compare it with its parent: "
+    leads = f"The most probable commit is {slow[:10]}, without a proof. To compare this commit with its parent: "
     assert f"{leads}bisect compare '{slow[:10]}^' {slow[:10]} " in exits(3, "why")
     stored([good, same, slow], [100, 100, 10])
-    helps = "No function is known to be the reason (it was not measured). To measure the reason: `bisect why 3`."
+    helps = "The reason was not measured. To measure the reason: `bisect why 3`."
     assert helps in " ".join((shown := exits(0, "show")).split()) and "--variant" not in shown
     with closing(sqlite3.connect(seal / HISTORY)) as history, history:
         history.execute("delete from events where session_id = 3 and kind = 'HuntEnded'")
-    assert "Hunt 3 has no verdict, so no commit to explain." in exits(3, "why") and "bisect resume 3" in exits(
+    assert "Hunt 3 has no verdict, so there is no commit to explain." in exits(3, "why") and "bisect resume 3" in exits(
         3, "why", "3"
     )
 
@@ -262,7 +262,7 @@ def test_failed_hunt_resumes_only_with_its_original_settings(script: Script, sea
     assert "The last attempt failed: nothing can be compared" in exits(0, "show")
     suite.write_text(before.replace('"one", "{cores}"]', '"one", "{cores}", "more"]'))
     said = exits(3, "resume", "--plain")
-    assert "Hunt 1 cannot go on, because its runs would now be made in another way" in said
+    assert "Hunt 1 cannot continue, because new runs would be made in another way" in said
     assert "Undo the change, or begin a new hunt" in said
     suite.write_text(before)
     fixed.touch()
@@ -309,8 +309,8 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
         end_batch(opened, numbers[1], 2.0)
     for verb, batch, said in (
         ("resume", "b1", "To continue: bisect batch '/b 1.toml'"),
-        ("resume", "b2", "To see them: bisect show b2"),
-        ("watch", "b1", "To see its hunts: bisect show b1"),
+        ("resume", "b2", "To see the hunts: bisect show b2"),
+        ("watch", "b1", "To see the hunts: bisect show b1"),
     ):
         assert f"{said} --history 'of mine.db'\n" in exits(3, verb, batch, *option)
     assert "There is no c1 in the history" in exits(3, "watch", "c1", *option), "number 1 is a hunt"

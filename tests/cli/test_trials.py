@@ -53,7 +53,7 @@ def test_prove_stores_and_shows_the_regained_part(script: Script, stored: Stored
     pattern = rf"^Reverting {culprit[:10]} on {bad} regains (\d+) % \((\d+) to (\d+) %\) of what was lost\.$"
     sentence = re.search(pattern, output, re.MULTILINE)
     assert sentence and 85 <= int(sentence[2]) <= 87 <= int(sentence[3]) <= 89, output
-    assert "That is a part of the difference" in output
+    assert "The revert removes only a part of the difference" in output
     assert f"col-2 : {bad} without {culprit[:10]}\n" in output
     assert len(list((seal / ".cache" / "perfbisect" / "builds").iterdir())) == 3
     assert sentence[0] in exits(0, "show", "p2") and f"p2: {sentence[0]}" in exits(0, "show", "1")
@@ -91,7 +91,10 @@ def test_prove_ignores_conflicts_in_text_files_that_no_build_reads(script: Scrip
         hashes.append(script(program(factor, 100)))
     stored(hashes, [100, 50, 50])
     output = exits(0, "prove", "2", *QUICK)
-    assert "these files have conflicts and stay as in bad, as no build reads them: CHANGELOG.md, NEWS" in output
+    assert (
+        "the revert has conflicts in files that no build reads; these files stay as in bad: CHANGELOG.md, NEWS"
+        in output
+    )
     assert f"Reverting {hashes[1][:10]} on {hashes[2]} regains" in output
     tree = SourceTree(frozenset({"NEWS", "a.md", "b.md"}), {"CMakeLists.txt": "file(READ NEWS v)\nfile(READ b.md t)"})
     unread = {(name, by): is_unread_prose(tree, name, by) for name in tree.paths for by in ("", "./bench a.md")}
@@ -143,7 +146,7 @@ def test_interrupted_trial_on_a_leased_host_resumes_on_a_new_lease(script: Scrip
         [*words, "--visits", "8", "--runs", "1", "--pairing", "interleaved"], "run 3 of 8", signal.SIGINT
     )
     assert cut.returncode == 130, cut.stderr
-    assert "Interrupted. All measurements are kept; to continue: bisect resume n1" in cut.stderr
+    assert "Interrupted. All measurements are kept. To continue: bisect resume n1" in cut.stderr
     assert "Smallest detectable drop" in cut.stdout
     exits(0, "resume", "n1")
     [(host, runs)] = rows(seal / HISTORY, "select host, count(*) from runs group by host")

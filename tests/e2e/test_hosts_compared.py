@@ -79,7 +79,7 @@ def test_noise_of_one_host_is_measured(places: list[str]) -> None:
 
 def test_host_comparison_refuses_builds_and_repeated_hosts(places: list[str], git: Repo) -> None:
     for words, sentence in (
-        (["compare", "-w", "cpu", "--host", "one"], "takes at least two of them"),
+        (["compare", "-w", "cpu", "--host", "one"], "a comparison needs at least two hosts"),
         (["compare", "-w", "cpu", "v1", *BOTH], "v1 is no build of it"),
         (["compare", "-w", "cpu", "--host", "one", "--host", "one"], "given twice"),
         (["run", "v1", "v2", "-w", "cpu"], "no commits to hunt in"),

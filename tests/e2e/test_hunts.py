@@ -254,7 +254,7 @@ def test_closed_terminal_interrupts_the_hunt_cleanly(hunt: list[str]) -> None:
         process.send_signal(signal.SIGHUP)
     output, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, output
-    assert "to continue: bisect resume 1" in output
+    assert "To continue: bisect resume 1" in output
     assert not jobs.running_jobs(host)
     assert not Path(host.root, "visit").exists(), "the copy of the dataset is deleted"
 

@@ -188,7 +188,7 @@ def test_full_disk_stops_the_hunt_which_resumes_with_free_space(tmp_path: Path, 
     assert ended.returncode == 4, said
     assert "the disk of host local is full" in said
     assert "bisect gc local" in said
-    assert "to continue: bisect resume 1" in said
+    assert "To continue: bisect resume 1" in said
     assert hunt.ask("select count(*) from skips") == [(0,)]
     ballast.unlink()
     hunt.check(bisect(*hunt.resumed("--plain")))

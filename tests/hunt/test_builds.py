@@ -98,7 +98,7 @@ WRONG = {
     "HEAD@{0}x": "'HEAD@{0}x' is no revision",
     "v3": "'v3' is neither a release nor a revision",
     "two=/+smal": "'smal' is neither a configuration",
-    "two=/no/such+small": "There is no folder /no/such for two",
+    "two=/no/such+small": "There is no folder /no/such for build two",
 }
 
 

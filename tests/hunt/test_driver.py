@@ -241,12 +241,12 @@ def test_replay_knows_which_builds_were_made_for_other_hunts() -> None:
     decided = (lab.clock, Decided(decide(Graph.straight_history(39), [], Policy())))
     # The last build was stored on the host, so its event does not name the hunt for which it was made.
     for elsewhere, shared, seconds, measured in (
-        (True, False, 600.0, 14), (False, False, 600.0, 19), (True, True, 0.0, 14),
+        (True, False, 600.0, {14}), (False, False, 600.0, {19, 20}), (True, True, 0.0, {14}),
     ):  # fmt: skip
         made = BuildFinished(14, BuildFacts(NAMES[14], "", "", seconds, 0, 0, elsewhere, ""), None)
         [(_, decision)] = replay(problem(NAMES), [*ends, (lab.clock, made), decided], 1000.0, shares_builds=shared)
         assert isinstance(decision.order, Measure)
-        assert decision.order.plan[0].candidate == measured
+        assert decision.order.plan[0].candidate in measured  # 19 and 20 are equally good: rounding chooses
 
 
 @pytest.mark.parametrize(("hosts", "cut"), [(1, 1), (1, 11), (1, 40), (2, 0), (2, 90)])
@@ -353,7 +353,7 @@ def test_expected_costs_are_printed_once_the_ends_are_measured(history: History,
     assert {event.candidate for event in events[:place] if isinstance(event, RunFinished)} == {0, len(NAMES) - 1}
     said = cast("Foreseen", events[place]).text
     found = re.fullmatch(
-        r"about (\d+) to (\d+) builds and (\d+) to (\d+) runs in all, because the ends differ by .*", said
+        r"about (\d+) to (\d+) builds and (\d+) to (\d+) runs in all, because good and bad differ by .*", said
     )
     assert found, said
     low, high, few, many = map(int, found.groups())
@@ -517,7 +517,7 @@ HEADER = KnownFailure(
 @pytest.mark.parametrize(
     ("quick", "failure", "cause", "said"),
     [
-        (OWN, ConnectionLost("lost"), None, r"All measurements are kept; to continue: bisect resume 1"),
+        (OWN, ConnectionLost("lost"), None, r"All measurements are kept. To continue: bisect resume 1"),
         (
             OWN,
             RangeEndFailed("bad fails"),
@@ -530,8 +530,8 @@ HEADER = KnownFailure(
             NOT_BUILT,
             r"Correct --build and begin a new hunt; or install .*: bisect resume 1",
         ),
-        (BUILT, RangeEndFailed("bad fails"), NOT_BUILT, r"Correct the recipe; or install .*: bisect resume 1"),
-        (RECIPE, RangeEndFailed("bad fails"), RAN, r"Correct the recipe; or install .*: bisect resume 1"),
+        (BUILT, RangeEndFailed("bad fails"), NOT_BUILT, r"Correct the recipe, or install .*: bisect resume 1"),
+        (RECIPE, RangeEndFailed("bad fails"), RAN, r"Correct the recipe, or install .*: bisect resume 1"),
         (OWN, RangeEndFailed("bad fails"), HEADER, r"Begin a new hunt: bisect run .* --cflags '-include x.h'.*"),
         (OWN, MetricPatternUnmatched("finds nothing"), RAN, ""),
         (RECIPE, NoMetricValues("no value"), None, ""),

@@ -91,7 +91,7 @@ def test_accepted_level_is_stored_with_the_checks(history: History) -> None:
     assert unfit(history) == ["b"]
     checks(history, "a", 0.9, 0.9, 0.9, first=6)
     assert fitness_by_machine(history.path)["a"][-1].level == pytest.approx(1.0)
-    with pytest.raises(UsageError, match="c is not unfit, so there is no new level to accept"):
+    with pytest.raises(UsageError, match="c is not unfit, so --accept has no effect"):
         accept_levels(history.path, ["b", "c"])
     assert unfit(history) == ["b"], "no level is accepted"
 

@@ -30,7 +30,7 @@ def test_each_result_is_read_with_its_unit(name: str) -> None:
         assert (found.only_result.format, found.only_result.result) == (expected[0], result)
         assert f"{found.only_result.metric} {found.values[result]:.6g} {found.only_result.unit}" == shown
         assert read_result(found.only_result, text) == found.values[result]
-        assert f": {len(expected[1])} result{'s' * (len(expected[1]) > 1)}; hunted: {result}" in found.summary
+        assert f": {len(expected[1])} result{'s' * (len(expected[1]) > 1)}; measured: {result}" in found.summary
 
 
 def test_every_format_has_a_recorded_output() -> None:
@@ -40,13 +40,13 @@ def test_every_format_has_a_recorded_output() -> None:
 @pytest.mark.parametrize(
     ("name", "only", "why"),
     [
-        ("google-1.7.1.json", "*/1024", "Google Benchmark: 3 results; hunted: BM_Insert/1024, by cpu_time"),
-        ("google-1.9.5.txt", "sum*", "Google Benchmark: 2 results; hunted: sum_/real_time, by real_time"),
-        ("memtier.txt", "", "memtier: 3 results; hunted: Totals"),
-        ("memtier.txt", "S*", "memtier: 3 results; hunted: Sets"),
-        ("ycsb-0.17.0.txt", "READ", "YCSB: 1 result; hunted: READ"),
-        ("pgbench-15.txt", "", "pgbench: 1 result; hunted: tps"),
-        ("pytest-benchmark-5.3.1.txt", "test_sort[10]", "pytest-benchmark: 3 results; hunted: test_sort[10]"),
+        ("google-1.7.1.json", "*/1024", "Google Benchmark: 3 results; measured: BM_Insert/1024, by cpu_time"),
+        ("google-1.9.5.txt", "sum*", "Google Benchmark: 2 results; measured: sum_/real_time, by real_time"),
+        ("memtier.txt", "", "memtier: 3 results; measured: Totals"),
+        ("memtier.txt", "S*", "memtier: 3 results; measured: Sets"),
+        ("ycsb-0.17.0.txt", "READ", "YCSB: 1 result; measured: READ"),
+        ("pgbench-15.txt", "", "pgbench: 1 result; measured: tps"),
+        ("pytest-benchmark-5.3.1.txt", "test_sort[10]", "pytest-benchmark: 3 results; measured: test_sort[10]"),
     ],
 )
 def test_one_result_is_chosen_for_the_hunt(name: str, only: str, why: str) -> None:

@@ -307,7 +307,7 @@ def test_release_range_includes_its_ends(tagged: Repository) -> None:
 
 def test_invalid_release_range_is_refused(tagged: Repository) -> None:
     for reason, texts in {
-        "not before": "2.0..1.9 1.9..1.9",
+        "is not older than": "2.0..1.9 1.9..1.9",
         "not a range": "1.9 1.9.. ..2.0 1.9...2.0",
         "is not a release": "1.9..2.7 1.10-rc1..2.0 main..2.0",
     }.items():

@@ -372,7 +372,7 @@ def test_resumed_trial_continues_after_the_earlier_runs() -> None:
     fails = CandidateSkipped(1, replace(FAILED, stage="run", reason="it crashes"), workload=1)
     resumed = SessionStarted(3, sample.HOST, True, request=REQUEST)
     assert told([(2000.0, event) for event in (resumed, begins, begins, fails)], recall=comparing()) == [
-        "continuing c3, which has 4 runs",
+        "continuing c3, which has 4 runs so far",
         "round 2 of 2: write, v1",
         r"warning: v2\x1b[2J fails in write: it crashes. See build.log.",
     ]

@@ -6,7 +6,7 @@ from itertools import chain
 
 from counted import profile
 from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.core.explain.calls import locate_difference, calls_in_one_build
+from perfbisect.core.explain.calls import calls_in_one_build, locate_difference
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.explain.functions import function_rows, off_cpu_rows
 from perfbisect.core.explain.profiles import functions_in, waits_by_kind

@@ -46,7 +46,7 @@ VERBS: Mapping[str, str] = {
     "steps": "Find steps in time series of other tools, and print commands that find their commits.",
     "prove": "Measure how much speed a revert of the culprit regains.",
     "narrow": "Find the part of the culprit's diff that changed the speed.",
-    "history": "List hunts, comparisons, proofs and A/As; export and import them.",
+    "history": "List hunts, comparisons, proofs and A/A tests; export and import them.",
     "show": "Print the report of a hunt, a comparison, a proof or an A/A test.",
     "report": "Write the report of a hunt or comparison, or all reports, as HTML pages.",
     "push": "Send the history to the central history of a team.",
@@ -57,7 +57,7 @@ VERBS: Mapping[str, str] = {
     "workloads": "List the workloads: recipes of microbenchmarks.",
     "hosts": "List the hosts, their fitness to measure, and leased machines.",
     "doctor": "Check whether a host is fit to measure, and print fixes.",
-    "noise": "Measure the noise of a host: a build against itself (A/A).",
+    "noise": "Measure the noise of a host: a build compared with itself (an A/A test).",
     "gc": "Remove old builds and datasets from a host.",
     "simulate": "Simulate hunts: their cost, and how often their verdict is right.",
     "demo": "Find a planted slowdown in the history of a small storage engine.",
@@ -114,12 +114,12 @@ class Verbs(click.Group):
 
 EPILOG = """\b
 Examples:
-  bisect demo
+  bisect demo      a first hunt, of a minute or two
   bisect run 3.41.0 3.42.0 --builder sqlite --workload update-index
-  bisect resume
-  bisect show
+  bisect resume    continue the latest interrupted hunt
+  bisect show      the report of the latest hunt
   bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write
-  bisect query 'select * from culprits'
+  bisect query 'select * from culprits'    the named commits of all hunts
 
 \b
 Exit status: 0 a commit is named, 1 there is nothing to find, 2 inconclusive,
@@ -250,7 +250,7 @@ def main() -> None:
         )
         status = ENVIRONMENT
     except Exception:  # noqa: BLE001  # the only place that catches everything
-        note(f"Error: this is a bug of perfbisect; please report it with {write_traceback()}")
+        note(f"Error: this is a bug of perfbisect. Please report the bug with {write_traceback()}")
         status = BUG
     finally:
         flush_output()

@@ -229,7 +229,7 @@ def hunt_differing_results(
     history, notifier = given.history, caller.begun
     assert isinstance(notifier, Notifier)
     begun = int(notifier.names.pop())  # number of the hunt, which the comparison of all results replaces
-    note(f"{several} First, both ends are compared in all results.")
+    note(f"{several} First, good and bad are compared in all results.")
     with closing(History.open(history)) as opened:
         recognised = with_outputs(opened, settings, several.outputs)
     quiet = CommandOptions(history=history, waiting=given.waiting, form="")
@@ -240,11 +240,11 @@ def hunt_differing_results(
     tell = note if given.view == "json" else say
     tell("\n".join(difference_lines(trial, compare_builds(trial, trial.request.metric))))
     policy, again = recognised.policy, f"{bisect_command('compare', trial.name, history)} --hunt"
-    again = f"to continue: {again}{'' if recognised.explain else ' --no-explain'}"
+    again = f"To continue after an interruption: {again}{'' if recognised.explain else ' --no-explain'}"
     default = replace(policy.unlimited(), direction=worse_direction(recognised.metric), min_effect=Policy().min_effect)
     if policy != default:
-        again = f"to begin again: {command_to_run(recognised, history)}"  # hunts of a comparison use the default policy
-    note(f"To see all results: {bisect_command('show', trial.name, history)}; after an interruption, {again}")
+        again = f"To begin again after an interruption: {command_to_run(recognised, history)}"  # hunts of a comparison use the default policy
+    note(f"To see all results: {bisect_command('show', trial.name, history)}\n{again}")
     if cut:
         note(str(cut))
         return INTERRUPTED

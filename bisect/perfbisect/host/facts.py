@@ -109,8 +109,8 @@ def _lookup_parser(**answers: T) -> Callable[[str], T | None]:
 
 
 def _lscpu_fact(field: str, convert: Callable[[str], T | None]) -> Fact[T]:
-    """A fact from a field of ``lscpu -J``. Most versions of lscpu print a flat list of fields; some versions print a
-    nested list."""
+    """A fact that is the value of a field in the output of ``lscpu -J``. Most versions of lscpu print a flat list of
+    fields; some versions print a nested list."""
 
     def read(text: str) -> T | None:
         try:
@@ -180,8 +180,8 @@ def LISTENING_PORTS(tables: str) -> frozenset[int] | None:
 
 @fact_from_command("lscpu", "-J")
 def PROCESSOR_MODEL(lscpu: str) -> str | None:
-    """The processor's name with its family and model numbers, because in virtual machines different processors can have
-    the same name."""
+    """The name of the processor, with its family and model numbers. The numbers are necessary because in virtual
+    machines different processors can have the same name."""
     name, family, model = CPU.read(lscpu), _FAMILY.read(lscpu), _MODEL.read(lscpu)
     numbers = ", ".join(filter(None, (family and f"cpu family {family}", model and f"model {model}")))
     return f"{name} ({numbers})" if name and numbers else name
@@ -261,7 +261,7 @@ def file_system_fact(host: Host) -> Fact[str]:
 
 
 def reflink_fact(host: Host) -> Fact[str]:
-    """"yes" if the file system of the root folder can copy a file without copying its blocks (reflink), otherwise
+    """ "yes" if the file system of the root folder can copy a file without copying its blocks (reflink), otherwise
     "no"."""
     return Fact(_shell_argv(_REFLINKS, "reflink", str(host.root)), first_line)
 

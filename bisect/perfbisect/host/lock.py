@@ -295,8 +295,8 @@ def has_separate_locks(host: Host) -> bool:
 def busy_error(host: Host, first_ticket: Ticket) -> EnvironmentFailure:
     """The error for a host whose lock another session holds, or will have next."""
     owner, state = first_ticket.owner, "measures there" if first_ticket.has_lock else "is next in the queue"
-    later = f" If that session has ended, the host becomes free {ABANDONED / 60:.0f} minutes later."
-    advice = f"Add --wait to wait for its end, or stop that session.{'' if is_local_process(owner.process) else later}"
+    later = f" If the process of the other session has ended, the host becomes free {ABANDONED / 60:.0f} minutes later."
+    advice = f"Add --wait to wait for the end of the other session, or stop the other session.{'' if is_local_process(owner.process) else later}"
     return EnvironmentFailure(f"host {host.name} is busy: {owner} {state}", advice)
 
 

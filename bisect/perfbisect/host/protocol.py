@@ -62,7 +62,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished command. Output is text; bytes that cannot be decoded are replaced."""
+    """A finished command. The output is decoded to text; bytes that cannot be decoded are replaced."""
 
     argv: tuple[str, ...]
     status: int

@@ -1,11 +1,11 @@
 """Makes a host from an entry of hosts.toml: chooses the kind of connection, and checks the right to use the root
 folder.
 
-The scheme of a host's address determines the kind of connection. To add a kind, write a module with ``connect``, and
-add a line to CONNECTIONS.
+The scheme of a host's address determines the kind of connection. To add a kind of connection, write a module with a
+function ``connect``, and add a line to CONNECTIONS.
 
-Everything below a root folder may be removed without asking the user, so the folder must belong to perfbisect. A root
-folder contains a marker: the file ``.perfbisect``, whose only line says what the folder is and which version of
+perfbisect may remove everything below a root folder without asking the user, so the folder must belong to perfbisect. A
+root folder contains a marker: the file ``.perfbisect``, whose only line says what the folder is and which version of
 perfbisect has written the marker. A missing or empty folder becomes a root folder and gets a marker. perfbisect refuses
 a folder that has contents but no marker, until the user adopts the folder. If the marker does not belong to this user,
 perfbisect also refuses a folder of another user (except the superuser) and a folder to which all users may write,
@@ -186,7 +186,7 @@ def _claim_root(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosix
 
     ``host.root`` is the path as the user wrote it: an absolute path, or a path that begins with ``~``. A folder that
     does not belong to perfbisect is refused, unless ``adopt`` is true. If the folder is adopted, the names of its
-    contents are returned, too. Raises EnvironmentFailure.
+    contents are also returned. Raises EnvironmentFailure.
     """
     line = f"perfbisect {__version__} uses this folder as its root, and may remove all files below it at any time"
     further = _IN_CACHE if host.root.name == "perfbisect" else ()

@@ -34,7 +34,7 @@ Unsubscribe = Callable[[], None]
 
 
 def connection_lost_error(host: str, why: str) -> ConnectionLost:
-    """The error for a connection that broke off."""
+    """The error for a connection that was lost."""
     return ConnectionLost(f"the connection to host {host} was lost: {why or 'the host does not answer'}")
 
 
@@ -48,7 +48,7 @@ class Connection(ABC, Generic[T]):
     final: tuple[type[EnvironmentFailure], ...] = ()  # errors after which no further attempt to open it is made
 
     def __init__(self, name: str) -> None:
-        """Store the host's ``name``, which messages show; no connection is opened."""
+        """Store the name of the host, which messages show. No connection is opened yet."""
         self.name = name
         self.patience = PATIENCE
         self._now: T | None = None
@@ -87,7 +87,7 @@ class Connection(ABC, Generic[T]):
             return self._now
 
     def close(self) -> None:
-        """Close the connection. The next use of the connection opens it again."""
+        """Close the connection. At its next use, the connection is opened again."""
         with self._lock:
             self._drop()
 
@@ -97,8 +97,8 @@ class Connection(ABC, Generic[T]):
             self.drop(now)
 
     def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Call ``listener`` with a sentence when the connection is lost or restored, until the returned function is
-        called."""
+        """Call ``listener`` with a message when the connection is lost or restored, until the caller calls the returned
+        function."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -196,7 +196,8 @@ class RemoteHost(Host, Generic[T]):
 
     @abstractmethod
     def run_script_once(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
-        """Run a script once and return status, stdout, stderr. Raises ConnectionLost and OutputLimitExceeded.
+        """Run a script once, without a second attempt, and return its exit status, its stdout and its stderr. Raises
+        ConnectionLost and OutputLimitExceeded.
 
         ``mark`` is a text by which ``kill_script`` finds the running script. If the script prints nothing for ``limit``
         seconds, the connection counts as lost.

@@ -1,9 +1,10 @@
 """Runs commands on a host that a command such as ``srun`` or ``docker exec`` leads to: a machine, an allocation of a
 scheduler, or a container.
 
-One shell on the host runs many commands at once, so that all commands run in one step or container of the scheduler.
-The answer to a command is one line on stdout, which contains the outputs of the command in base64. Other lines on
-stdout are skipped, because they are from the command that leads to the host, such as a notice of a scheduler.
+A single shell on the host runs all commands, many of them at the same time, so that all commands run in one job step of
+the scheduler, or in one container. For each command, the shell prints one line on stdout, which contains the outputs of
+the command in base64. Other lines on stdout are skipped, because the command that leads to the host has printed these
+lines, for instance a notice of a scheduler.
 """
 
 import base64
@@ -235,7 +236,7 @@ class ShellProcess:
         return number, future
 
     def kill_script(self, number: int) -> None:
-        """Kill a script and its processes."""
+        """Kill the script with this number, and the processes that it started."""
         self._requests.put(b"end %d\n" % number)
 
     def _write_requests(self) -> None:

@@ -249,7 +249,7 @@ class SessionAttempt:
                     return self._interrupted_reason_study(numbers, verdicts)
                 named = [number for number, member in zip(numbers, self.members, strict=True) if member.named]
                 lines = [f"\n{line}" for number in named for line in read_hunt_report(history, number).proven_sentences]
-                message = f"Interrupted. All measurements are kept; to continue: {self._resume_command}"
+                message = f"Interrupted. All measurements are kept. To continue: {self._resume_command}"
                 raise Interrupted(f"{message}{''.join(lines)}") from None
             except RemedyWorked as mended:
                 for index, member in enumerate(self.members):
@@ -277,7 +277,7 @@ class SessionAttempt:
                         with history.transaction():
                             history.update_settings(numbers[index], settings)
                             words = cut(shell_words(recognised.words), MAX_FILTER_LENGTH)
-                            alone = f", alone by {words}" if recognised.words else ""
+                            alone = f", selected with {words}" if recognised.words else ""
                             chosen = MetricChosen(settings.metric, f"{recognised.found.summary}{alone}.", stored.metric)
                             timed_event = member.log.append(chosen)
                         show(index, timed_event)
@@ -296,8 +296,8 @@ class SessionAttempt:
         return failure
 
     def advice_after(self, failure: PerfBisectError, settings: Settings) -> str:
-        """Advice how to continue after a failure, or what to change first; "" if the failure already contains this
-        advice."""
+        """Advice on how to continue after a failure, or on what to change first; "" if the failure already contains
+        this advice."""
         cause = failure.__cause__
         if isinstance(failure, NoMetricValues) or failure.exit_status == USAGE:
             return ""
@@ -305,12 +305,12 @@ class SessionAttempt:
             flags = settings.flags.plus(cause.known.flags)
             return f"Begin a new hunt: {command_to_run(replace(settings, flags=flags), self.history.path)}"
         if not isinstance(failure, RangeEndFailed):
-            return f"All measurements are kept; to continue: {self._resume_command}"
+            return f"All measurements are kept. To continue: {self._resume_command}"
         if settings.quick and isinstance(cause, RunFailed):
             return "Correct --run, or install the programs that it needs, and begin a new hunt: builds are used again."
         by_option = settings.quick and settings.quick.build is not None
         correction = "Correct --build and begin a new hunt" if by_option else "Correct the recipe"
-        return f"{correction}; or install what the machine lacks. To continue: {self._resume_command}"
+        return f"{correction}, or install what the machine lacks. To continue: {self._resume_command}"
 
     def _interrupted_reason_study(self, hunt_numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
         """The exception for an interruption after the verdicts, while the reasons of the changes were measured. The
@@ -318,7 +318,7 @@ class SessionAttempt:
         """
         commands = " and ".join(bisect_command("why", str(number), self.history.path) for number in hunt_numbers)
         verdict = "The verdict is final" if len(hunt_numbers) == 1 else "The verdicts are final"
-        interruption = Interrupted(f"Interrupted. {verdict}; to measure the rest of the reason: {commands}")
+        interruption = Interrupted(f"Interrupted. {verdict}. To measure the rest of the reason: {commands}")
         interruption.exit_status = max(map(exit_status, verdicts))
         return interruption
 

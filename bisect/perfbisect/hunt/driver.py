@@ -1,8 +1,8 @@
 """Carries out a session: the preparations, then the work orders (descriptions of measurements) that the plan returns,
 then the work after a verdict.
 
-A session has one or several *members*: hunts of several workloads over one range, a single hunt, or a trial. Each
-member has a log. Each work order names the workload that it measures.
+The *members* of a session are a single hunt, a single trial, or several hunts of different workloads over the same
+range. Each member has a log. Each work order names the workload that it measures.
 
 In a session of several hunts, the event of a build or a failed build is stored in the logs of all hunts without a
 verdict. The event of a run or a failed run is stored in the log of the hunt whose work order led to the run. Hunts for
@@ -74,10 +74,10 @@ class WorkloadFailed:
 
 @dataclass
 class SessionMember:
-    """A member of a session: a hunt, or a trial, with its log.
+    """A member of a session: a hunt or a trial, and its log.
 
-    A hunt is measured until its log has a verdict or the hunt fails. A trial is measured until its plan has no further
-    work order.
+    A hunt is measured until its log contains a verdict, or until the hunt fails. A trial is measured until its plan has
+    no further work order.
     """
 
     problem: SearchProblem | None  # None: a trial
@@ -219,7 +219,8 @@ class Driver:
             yield from member_closing
 
     def append(self, event: Event | WorkloadFailed, workload: int | None = None) -> tuple[Numbered, ...]:
-        """Store an event in one log, or in the logs of all hunts without a verdict. Returns the stored events."""
+        """Store an event in the log of its member; if the event is about a build or a shared run, also in the logs of
+        other hunts without a verdict. Returns the stored events."""
         number = self._current = self._member_number(workload)
         target = self.members[number]
         if isinstance(event, WorkloadFailed):
@@ -363,7 +364,7 @@ def has_runs_after_verdict(member: SessionMember) -> bool:
 
 
 def as_build_for_another(event: Event) -> Event:
-    """The event of a build, changed for the log of a hunt that has not ordered the build.
+    """The event of a build that another hunt has ordered, changed for the log of this hunt.
 
     The event keeps the seconds of the build, from which the search estimates the cost of builds. But the event is
     marked, so that these seconds do not count as time that this hunt has spent.
@@ -377,7 +378,7 @@ def as_build_for_another(event: Event) -> Event:
 
 def event_for_result(event: RunFinished, output: Output, *, is_ordered: bool) -> RunFinished | CandidateSkipped:
     """The event of a run that several hunts share, changed for the log of the hunt for the result ``output``.
-    ``is_ordered`` says that this hunt has ordered the run.
+    ``is_ordered`` says that the work order of this hunt led to the run.
 
     If the output of the run lacks the result ``output``, the returned event says that the candidate was skipped.
     """

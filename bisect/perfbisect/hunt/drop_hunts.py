@@ -102,12 +102,12 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
     if all(isinstance(reason, str) for reason in candidates.values()):
         if swapped:
             raise UsageError(
-                f"--hunt needs the builds from the oldest to the newest, but {swapped}", "Write the older build first."
+                f"--hunt needs the oldest build first, but {swapped}", "Give the older build before the newer build."
             )
         reasons = [*candidates.values(), "there are no two revisions with the same variant and configuration."]
         raise UsageError(
             f"--hunt could not begin any hunt: {reasons[0]}",
-            "Give revisions of a repository, from the oldest to the newest; or omit --hunt.",
+            "Give at least two revisions of a repository, from the oldest to the newest. Or omit --hunt.",
         )
     paired = {build for line in huntable_builds(subjects) if len(line) > 1 for build in line}
     for number, build in enumerate(subjects):
@@ -150,7 +150,9 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
         yield f"{comparison.range_title(span)}:"
         for drop in span.drops:
             hunt = comparison.hunt_of(drop)
-            hunt_text = f"; hunt {hunt.hunt}: {hunt.culprit[:10] or hunt.state}" if hunt else ""
+            hunt_text = (
+                f"; hunt {hunt.hunt}: {f'culprit {hunt.culprit[:10]}' if hunt.culprit else hunt.state}" if hunt else ""
+            )
             work = printable(request.works[drop.work].name)
             yield f"  {work}: {difference_text(request.metric, drop.ratio.ratio)}{hunt_text}"
         try:
@@ -199,7 +201,7 @@ def hunt_drops(compared: str, caller: CommandCallbacks, options: DropOptions) ->
         policy = replace(stored.policy, min_effect=comparison.settings.policy.min_effect)
         # The options are stored, so that a later call of `bisect compare --hunt` continues with the same options.
         history.update_settings(comparison.trial.id, replace(stored, policy=policy))
-        how_to_continue = f"to continue: {bisect_command('compare', compared, caller.path)} --hunt{'' if options.explain else ' --no-explain'}"
+        how_to_continue = f"To continue: {bisect_command('compare', compared, caller.path)} --hunt{'' if options.explain else ' --no-explain'}"
         comparison, _ = hunt_all(history, partial(read_comparison, history, compared, options), caller, how_to_continue)
         return [comparison.hunt_of(drop) for span in comparison.ranges_to_hunt() for drop in span.drops]
 
@@ -227,7 +229,7 @@ def hunt_all(
         try:
             hunt_range(history, comparison, span, caller)
         except Interrupted:
-            raise Interrupted(f"Interrupted. All measurements are kept; {how_to_continue}") from None
+            raise Interrupted(f"Interrupted. All measurements are kept. {how_to_continue}") from None
         except PerfBisectError as error:
             all_ended &= isinstance(error, UsageError)  # after a UsageError, no hunt between the builds is possible
             caller.say(printable(f"{comparison.range_title(span)}: {error} {error.advice}".rstrip()))

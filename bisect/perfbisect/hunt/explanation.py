@@ -202,7 +202,7 @@ PARTS: tuple[StudyPart, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ReasonStudy:
-    """The data that all studies of one change share: the change whose reason is measured, the host, and the workload."""
+    """The data that all studies of one change share: the change whose reason is measured, the host and the workload."""
 
     step: Step
     log: SavedLog
@@ -214,7 +214,7 @@ class ReasonStudy:
 
     @property
     def culprit_and_parent(self) -> tuple[int, int]:
-        """The culprit and its parent, as numbers of candidates."""
+        """The candidate numbers of the culprit and of its parent."""
         return self.step.candidate, self.step.parents[0]
 
 

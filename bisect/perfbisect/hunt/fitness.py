@@ -1,9 +1,9 @@
 """Finds the hosts that are unfit to measure, from their fitness checks (``hunt/trials/checks.py``).
 
 A fitness check measures once a day whether a host is as fast and as quiet as before. A check is stored as an A/A test
-whose settings have the name FITNESS_CHECK. The fitness of a host is computed from its checks, and is not stored. If the
-user accepts the present speed of a host as normal, the settings of the host's latest check are renamed to
-ACCEPTED_CHECK; the acceptance is therefore exported and removed together with this check.
+whose settings have the name FITNESS_CHECK. The fitness of a host is computed from its checks when it is needed, and is
+not stored. If the user accepts the present speed of a host as normal, the settings of the host's latest check are
+renamed to ACCEPTED_CHECK; the acceptance is therefore exported and removed together with this check.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ def accept_levels(history_path: Path | None, machines: Sequence[str]) -> None:
     unfit = {machine: fitness.check.number for machine, fitness in latest.items() if fitness.unfit}
     if fit := [machine for machine in machines if machine not in unfit]:
         raise UsageError(
-            f"{fit[0]} is not unfit, so there is no new level to accept.",
+            f"{fit[0]} is not unfit, so --accept has no effect.",
             f"To see the unfit hosts: {with_history('bisect hosts', history_path)}",
         )
     with closing(History.open(history_path)) as history:

@@ -86,7 +86,11 @@ def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRang
     The estimate uses the noise, and the durations of builds and runs, of earlier hunts in the history at ``path``.
     """
     policy, choices = hunts[0].policy, len(span.graph.candidates)
-    builds, runs_text, more_parts = build_bounds(choices, policy), "; runs: not known before the ends are measured", []
+    builds, runs_text, more_parts = (
+        build_bounds(choices, policy),
+        "; number of runs: unknown until good and bad are measured",
+        [],
+    )
     with suppress(UsageError), closing(History.open(path, read_only=True)) as history:  # there may be no history yet
         costs = [read_typical_costs(history, settings) for settings in hunts]
         prior = with_prior_knowledge(history, hunts[0]).prior
@@ -104,9 +108,9 @@ def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRang
                 more_parts.append(low if low == high else f"{low} to {high.removeprefix('about ')}")
         max_builds = expected_builds(len(span.candidates), policy.max_builds)
         if needed := space_needed(host, *latest_build_and_dataset_keys(history, hunts[0]), max_builds):
-            more_parts.append(f"{size(int(needed[0]))} of disk")
+            more_parts.append(f"{size(int(needed[0]))} of disk space")
     first_part = f"{extent(span.commits, choices, span.merges)}; about {span_of(*builds, 'build')}{runs_text}"
-    return "; ".join((first_part, *(more_parts or ["time and disk are known after the first builds and runs"])))
+    return "; ".join((first_part, *(more_parts or ["time and disk space: unknown until the first builds and runs"])))
 
 
 def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]:
@@ -121,19 +125,19 @@ def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]
     with connect(load_host(settings.host, settings.hosts_path)) as host:
         yield f"# {forecast_line(path, hunts, span, host)}"
     bad = command_groups(settings, recipes, settings.bad_commit)
-    yield f"# {settings.bad}, {settings.bad_commit}"
+    yield f"# bad: {settings.bad}, {settings.bad_commit}"
     yield from script_lines(bad)
     good = [group for group in command_groups(settings, recipes, settings.good_commit) if group not in bad]
     yield ""
     if good:
-        yield f"# {settings.good}, {settings.good_commit}: the same except"
+        yield f"# good: {settings.good}, {settings.good_commit}: the same commands, except:"
         yield from script_lines(good)
     else:
-        yield f"# {settings.good}, {settings.good_commit}: the same"
+        yield f"# good: {settings.good}, {settings.good_commit}: the same commands"
     for hunt in further_hunts:
         groups = command_groups(hunt, load_requested(hunt), hunt.bad_commit)
         yield ""
-        yield f"# Workload {hunt.workload}, with the same builds: the same except"
+        yield f"# Workload {hunt.workload}, with the same builds: the same commands, except:"
         yield from script_lines([group for group in groups if group not in bad])
 
 

@@ -45,7 +45,7 @@ BUILD_HOST_PATIENCE = 60.0  # seconds without the only build host, after which h
 
 @dataclass(frozen=True, slots=True)
 class SessionLabs:
-    """Makes the labs of a trial, or the labs of one hunt of a session."""
+    """Makes the labs (the parts that build and measure on one host) of a trial, or of one hunt of a session."""
 
     setup: SessionSetup
     log: SavedLog
@@ -104,8 +104,8 @@ class SessionLabs:
         builds: BuildRegistry | None,
         seeds: LayoutSeeds | None,
     ) -> Lab:
-        """The lab of a hunt on the host with that number. Setting ``stop`` cancels the work of the lab. ``seeds`` are
-        the random seeds of randomized layouts.
+        """The lab (the part that builds and measures) of a hunt on the host number ``host``. Setting ``stop`` cancels
+        the work of the lab. ``seeds`` are the random seeds of randomized layouts.
         """
         site, settings = stoppable(self.setup.hosts[host], stop), self.setup.settings
         name = site.host.name
@@ -135,8 +135,8 @@ class SessionLabs:
         return timed_or_counted(timed.measure, counted.measure, candidates)
 
     def lab_of_trial(self, stop: threading.Event) -> Lab:
-        """The lab of a trial; setting ``stop`` cancels its work. A trial runs on one host, unless the trial compares
-        hosts instead of builds.
+        """The lab of a trial; setting ``stop`` cancels its work. A trial measures on one host, except a trial that
+        compares hosts.
 
         Internally, builds with the same variant (set of compiler settings) and the same server configuration are
         measured by the same lab.
@@ -279,7 +279,7 @@ def uncounted_events(candidate: int, facts: SkipFacts) -> Iterator[LabEvent]:
 
 
 def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:
-    """The host and its build hosts, wrapped so that ``stop`` cancels their commands."""
+    """The same host and build hosts, but setting ``stop`` cancels the commands that run on them."""
     build_hosts = tuple(replace(builder, host=StoppableHost(builder.host, stop)) for builder in site.build_hosts)
     return replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
 

@@ -244,10 +244,10 @@ def changes_since(earlier_starts: Sequence[SessionStarted], setup: SessionSetup)
 def merge_base_equals_good(
     problem: SearchProblem, started: SessionStarted, settings: Settings, log: SavedLog, workers_for: WorkersFor
 ) -> Generator[TimedEvent, None, bool]:
-    """Measure whether the merge base is as fast as good.
+    """Measure whether the merge base of good and bad is as fast as good.
 
     If the comparison is inconclusive, the hunt ends and the function returns false. Raises UsageError if the merge base
-    and good differ in speed, because then there is a change between the merge base and good.
+    and good differ in speed, because the hunt then cannot use the merge base in place of good.
     """
     base, good = problem.commits[0][:10], settings.good_commit[:10]
     verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)
@@ -283,9 +283,9 @@ def merge_base_equals_good(
 def compare_merge_base(
     problem: SearchProblem, started: SessionStarted, good: str, log: SavedLog, workers_for: WorkersFor
 ) -> Generator[TimedEvent, None, Verdict]:
-    """Search for a change, in either direction, from the merge base to good; returns the verdict.
+    """Search for a change between the merge base and good, for better or for worse. Returns the verdict.
 
-    A hunt makes this comparison if good is not an ancestor of bad. The budgets of the hunt also limit this comparison.
+    A hunt makes this search if good is not an ancestor of bad. The budgets of the hunt also limit this search.
     """
     between = replace(
         problem,

@@ -89,12 +89,12 @@ class Workers(Protocol[E_co]):
 
     @property
     def build_hosts(self) -> Sequence[str]:
-        """The names of the build hosts. Without build hosts, each host makes the builds that it measures itself."""
+        """The names of the build hosts. If there are no build hosts, each host makes the builds that it measures."""
 
     @property
     def builds_between(self) -> bool:
-        """Whether a host that makes runs may make builds while it has no work order. If this is true, and all build
-        hosts fail, the hosts that make runs make all builds.
+        """Whether a host that makes runs may make builds while it has no work order. If the result is true, and all
+        build hosts fail, the hosts that make runs make all builds.
         """
 
     def begin(self, build: BuildOrder) -> None:
@@ -123,7 +123,8 @@ class Workers(Protocol[E_co]):
 
 
 Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
-"""Stores an event. The number is the workload whose order caused the event; None: the event concerns all workloads."""
+"""Stores an event. The number is the workload whose work order caused the event, or None if the event concerns all
+workloads."""
 
 
 def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generator[T]:
@@ -204,7 +205,7 @@ class _WorkerStates:
 
     @property
     def fleet(self) -> Fleet:
-        """The states of all workers, as planners need them."""
+        """The present state of all workers, as input for the planner."""
         workers = self._workers
         return Fleet(
             tuple(self.orders.values()),
@@ -237,8 +238,8 @@ class _WorkerStates:
             self._workers.begin(order)
 
     def restore_build_hosts(self) -> Iterator[Warned]:
-        """Give builds again to each unreachable build host that can be reached again; yields a message for each such
-        build host."""
+        """Use a build host again if it was unreachable and can be reached again; yields a message for each such build
+        host."""
         failures = self._build_host_failures
         for host, failure in [*failures.items()]:
             if isinstance(failure, HostUnreachable) and failure.is_back():

@@ -1,9 +1,10 @@
-"""Carries out a *night*, a run of `bisect nightly`: compares the tip of a watched branch with earlier tips, and hunts
-drops.
+"""Carries out a *night*, which is one run of `bisect nightly`: compares the tip of a watched branch with earlier tips,
+and hunts for the commits that caused drops.
 
-A night is stored in the history as a comparison whose request names the branch. The *line* of a branch consists of all
-its nights with equal settings. The history stores to which night each hunt belongs. So an interrupted `bisect nightly`
-can be repeated: the tip is not measured a second time, hunts that had begun continue, and no drop is hunted twice.
+A night is stored in the history as a comparison whose request names the branch. All nights of a branch with equal
+settings form the *line* of the branch. The history stores to which night each hunt belongs. So an interrupted `bisect
+nightly` can be repeated: the tip is not measured a second time, hunts that had begun continue, and no drop is hunted
+twice.
 """
 
 import fcntl
@@ -45,7 +46,7 @@ class Watch:
     works: Mapping[str, Workload]
 
     def nights(self, history: History) -> list[SessionState]:
-        """The nights of the branch since the last change of a workload, oldest first.
+        """The nights of the branch since a workload was last changed, oldest first.
 
         If the branch was rewritten, nights whose tip the repository no longer has are left out, because such a tip can
         neither be built nor be an end of a hunt. Raises UsageError if one of the nights was imported from the history
@@ -74,7 +75,7 @@ class Watch:
     ) -> SessionSetup:
         """The setup of a night: a comparison of the tip with earlier tips.
 
-        In the first night of a branch, the tip is measured alone, to show that the tip can be measured.
+        In the first night of a branch, only the tip is measured, to check that the tip can be built and measured.
         """
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
         earlier = tips_to_measure_again(

@@ -30,8 +30,7 @@ Begun = Callable[[str], None]  # takes the name of a session that has begun: 12 
 
 @dataclass
 class Notifier:
-    """Runs the user's --notify command at the end of each session. A session registers itself by a call of this object.
-    """
+    """Runs the user's --notify command at the end of each session. A session registers itself by a call of this object."""
 
     command: Sequence[str]
     path: Path | None  # the path of the history

@@ -51,7 +51,7 @@ def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
     check_distinct_patch_names(patches)
     options = ["--patch"] if settings.patches else [name for name, _ in settings.flags.options]
     if options and not settings.repository:
-        raise UsageError(f"{options[0]} has no effect, because nothing is built.", "Omit the option.")
+        raise UsageError(f"{options[0]} has no effect, because nothing is built.", f"Omit {options[0]}.")
     return patches if settings.repository else ()
 
 
@@ -88,7 +88,8 @@ def check_patches(
     that changes only paths that the recipe ignores, because such a patch has no effect. A patch of --patch that applies
     to neither end is also tried on up to 100 commits of the range that change files of the patch. For a trial,
     ``is_range`` is false, and the patches are tried on the commits of all builds. Raises UsageError if a file is no
-    patch, or if a patch of --patch applies to none of these commits. A patch of the recipe may apply to none of them.
+    patch, or if a patch of --patch applies to none of these commits. It is no error if a patch of the recipe applies to
+    none of these commits.
     """
     if not patches:
         return ()
@@ -113,7 +114,7 @@ def check_patches(
                 target = f"no commit of {settings.good}..{settings.bad}" if is_range else "none of these commits"
                 raise UsageError(
                     f"The patch {patch.name} applies to {target}: {trial.refusals[patch.name]}.",
-                    "A patch is applied as by `git apply`, from the top of the tree. Make the patch with `git diff`"
+                    "perfbisect applies a patch with `git apply`, in the top folder of the tree. Make the patch with `git diff`"
                     " in this repository.",
                 )
     no_effect = f"changes only paths that the recipe of {builder.name} ignores: the builds are the same without it"
@@ -285,7 +286,7 @@ class PartSearch:
                     self.advance(verdict, errors)
                 if self.span.candidates != logged_states:
                     raise RunsNotComparable(
-                        "The search in the diff cannot go on: this version of bisect divides the diff in another way.",
+                        "The search in the diff cannot continue, because this version of perfbisect divides the diff into other parts.",
                         "Begin a new search with: bisect narrow",
                     )
                 verdict = None

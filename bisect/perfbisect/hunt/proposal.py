@@ -1,4 +1,5 @@
-"""Proposes a recipe for a repository from its git objects. No program of the repository is executed."""
+"""Proposes a recipe for a repository, from the files that its commits contain. perfbisect does not execute any program
+of the repository for this."""
 
 import re
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ _URL = re.compile(r"(?:https|ssh|git)://[\w@:/.~+-]+|[\w.-]+@[\w.-]+:[\w/.~+-]+"
 
 @dataclass(frozen=True, slots=True)
 class RepositoryProposal:
-    """A repository, and the recipe that is proposed for it."""
+    """A repository, and the proposed recipe for this repository."""
 
     repository: Repository
     range: ProposedRange
@@ -55,7 +56,7 @@ class RepositoryProposal:
 
 @dataclass(frozen=True, slots=True)
 class KnownRepository:
-    """A repository of a system that already has a recipe."""
+    """A repository for which perfbisect already has a recipe."""
 
     repository: Repository
     builder: Builder
@@ -159,11 +160,13 @@ def _canonical(url: str) -> str:
 
 
 def _checked_name(name: str, *, is_option: bool) -> str:
-    """Returns the ``name`` itself. Raises UsageError if a new builder or a new suite cannot have this name."""
+    """Returns the ``name`` itself. Raises UsageError if ``name`` is not allowed as the name of a new builder or
+    workload suite."""
     advice = "Choose another name with --name NAME." if is_option else "Choose a name with --name NAME."
     if not _NAMES.fullmatch(name):
         raise UsageError(
-            f"'{name}' cannot be the name of a recipe: a name has at most 40 of a to z, digits, dots, - and _.", advice
+            f"'{name}' cannot be the name of a recipe: a name has at most 40 characters: a to z, digits, dots, - and _.",
+            advice,
         )
     for folder in (builder.folder for builder in load_builders() if builder.name == name):
         raise UsageError(f"A builder {name} exists already: {folder}. Nothing was written.", advice)
@@ -173,7 +176,7 @@ def _checked_name(name: str, *, is_option: bool) -> str:
 
 
 def _version_command(repo: Repository, ends: Sequence[str]) -> list[str]:
-    """The command that prints the version of a tree, if the file VERSION of both ends contains only a version;
+    """A command that prints the file VERSION, if this file contains only a version number at both ends of the range;
     otherwise empty.
     """
     texts = [git(repo, "cat-file", "blob", f"{commit}:VERSION", allowed=(0, 128)) for commit in ends]

@@ -124,8 +124,8 @@ def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool
     if may_recognise and workloads[0].has_unspecified_result:
         return True
     if settings.quick and settings.quick.only:
-        reason = "--only has no effect, because the measured metric is no result in the output of the command."
-        raise UsageError(reason, "Omit the option.")
+        reason = "--only has no effect, because the measured metric is not read from the output of the command."
+        raise UsageError(reason, "Omit --only.")
     return False
 
 
@@ -198,7 +198,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
         if not systems and not (without_recipe and not any(map(systems_in, trees.values()))):
             raise UsageError(
                 f"{revision} cannot be built: {no_system_sentence()}.",
-                "Give the commands that build it with --build, or in a recipe's [build].",
+                "Give the commands that build the tree: with --build, or in the table [build] of a recipe.",
             )
     system = build.system or system_for_range(trees.values())
     quick = settings.quick if without_recipe else None
@@ -211,5 +211,5 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
     if settings.flags.options:
         option = option or settings.flags.options[0][0]
     if option and not system:
-        raise UsageError(f"{option} has no effect: {no_system_sentence()}.", "Omit the option.")
+        raise UsageError(f"{option} has no effect: {no_system_sentence()}.", f"Omit {option}.")
     return system

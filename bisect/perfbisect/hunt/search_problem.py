@@ -165,7 +165,7 @@ def expected_cost(problem: SearchProblem, decision: Decision, state: SessionStat
     choices = len(problem.graph.candidates)
     builds, runs = build_bounds(choices, policy), run_bounds(choices, drops, noise, problem.prior.build_cost, policy)
     cost = f"{span_of(*builds, 'build')} and {span_of(*runs, 'run')}"
-    difference = f"the ends differ by {percent(abs(effect.middle - 1))} and runs vary by {percent(noise)}"
+    difference = f"good and bad differ by {percent(abs(effect.middle - 1))} and runs vary by {percent(noise)}"
     hunted = ""
     if smallest < policy.min_effect:
         budget = "within the limits" if policy.max_minutes or policy.max_runs else "within an hour"

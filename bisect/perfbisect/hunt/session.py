@@ -266,12 +266,12 @@ def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None
     """
     if setup.span.candidates != history.candidates(hunt_id):
         raise RunsNotComparable(
-            f"Hunt {hunt_id} cannot go on, because its range in {setup.settings.repository} has changed.",
+            f"Hunt {hunt_id} cannot continue, because its range in {setup.settings.repository} has changed.",
             "The recipe's ignore list or the repository has changed. Begin a new hunt with: bisect run",
         )
     if setup.settings.run_hash not in ("", setup.run_hash(setup.workload)):
         raise RunsNotComparable(
-            f"Hunt {hunt_id} cannot go on, because its runs would now be made in another way and could not be compared"
+            f"Hunt {hunt_id} cannot continue, because new runs would be made in another way, and could not be compared"
             " with the earlier runs.",
             f"Workload {setup.workload.suite}/{setup.workload.name} or its files, the settings of sysbench and"
             f" perf in the recipe of {setup.builder.name}, or the processors and the memory in hosts.toml have changed."
@@ -320,7 +320,7 @@ def check_trial_unchanged(trial: SessionState, setup: SessionSetup) -> None:
     ]
     if stored.works != present.works or not all(unchanged):
         raise RunsNotComparable(
-            f"{trial.name} cannot go on, because its runs would now be made in another way and could not be compared with"
+            f"{trial.name} cannot continue, because new runs would be made in another way, and could not be compared with"
             " the earlier runs.",
             "Its workloads, their files, the binaries or a configuration have changed. Undo the change, or begin a new"
             " trial.",

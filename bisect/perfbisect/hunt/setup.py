@@ -1,4 +1,4 @@
-"""The setup of a session: loads recipes, reads the range of commits, and checks the hosts.
+"""Sets up a session: loads recipes, reads the range of commits, and checks the hosts.
 
 Commits that --skip names are never built, and the search makes no assumption about their speed.
 """
@@ -71,10 +71,10 @@ class SessionSetup:
     def set_up(
         cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Recipes] = ()
     ) -> tuple["SessionSetup", ...]:
-        """The setups of hunts that differ only in their workloads. Each recipe is loaded and each host checked once. If
-        ``waiting`` is given, the check of a host waits until no other session measures on the host. ``begun`` has the
-        recipes of all hunts of a resumed session, beginning with the ``requested`` hunts; profile-guided builds are
-        trained with the workloads of all these hunts. Raises UsageError and EnvironmentFailure."""
+        """The setups of several hunts that differ only in their workloads. Each recipe is loaded and each host checked
+        once. If ``waiting`` is given, the check of a host waits until no other session measures on the host. ``begun``
+        has the recipes of all hunts of a resumed session, beginning with the ``requested`` hunts; profile-guided builds
+        are trained with the workloads of all these hunts. Raises UsageError and EnvironmentFailure."""
         recipes = begun or [load_requested(settings) for settings in requested]
         first, builder, measured = requested[0], recipes[0][0], tuple(workload for _, workload in recipes)
         common = cls._checked(first, builder, measured[: len(requested)], waiting)
@@ -134,7 +134,7 @@ class SessionSetup:
         return setup
 
     def _adapted_to_metric(self) -> "SessionSetup":
-        """The setup adapted to its metric, with warnings about suspected paths and about options that have no effect."""
+        """The setup, adapted to its metric, and with warnings about suspected paths and options without effect."""
         setup = self.for_settings(self.settings)
         in_recipes = self.builder.suspects | self.workload.suspects
         of_user = (path for path in self.untouched if path not in in_recipes)
@@ -158,7 +158,7 @@ class SessionSetup:
         return with_instruction_counts(with_feasible_layouts(replace(setup, settings=replace(settings, prior=prior))))
 
     def for_next_attempt(self, settings: Settings) -> "SessionSetup":
-        """The setup for another attempt at the session, after a build or a run has changed the settings."""
+        """The setup for another attempt at the session, with settings that a build or a run has changed."""
         setup = replace(
             self, builder=requested_builder(settings), workload=with_settings(self.workload, settings),
             works=tuple(with_settings(workload, settings) for workload in self.works),
@@ -192,7 +192,7 @@ class SessionSetup:
 
     @property
     def purpose(self) -> str:
-        """A description of the session, which other sessions show when they find a host busy."""
+        """A description of this session, which other sessions show while they wait for the host."""
         request, settings = self.request, self.settings
         if not request.works:
             return f"a hunt for {settings.builder} {settings.workload}, {settings.good}..{settings.bad},"
@@ -202,7 +202,7 @@ class SessionSetup:
 
     @property
     def title(self) -> str:
-        """A short title of the session: the name of the result, the trial and its builder, or the workload."""
+        """A short title of the session: the name of the result, the kind of trial and its builder, or the workload."""
         if self.settings.output and self.settings.outputs:
             return self.settings.output.result
         return f"{self.request.kind.trial_noun} {self.request.builder}" if self.request.works else self.workload.name
@@ -244,7 +244,7 @@ class SessionSetup:
         )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:
-        """The candidates that a lab builds and measures: commits of the session's repository."""
+        """The candidates to build and measure: ``commits`` of the session's repository."""
         path, repository = self.settings.repository, self.repository
         repository = repository or (open_repository(Path(path)) if path else None)
         return Candidates(
@@ -279,7 +279,7 @@ class SessionSetup:
 
 def shared_builds() -> SharedBuilds | None:
     """The store of shared builds that the user's configuration names; None if there is none. Raises RecipeError for a
-    wrong configuration."""
+    mistake in the configuration."""
     shared = load_configuration().shared
     return SharedBuilds(shared.builds, shared.secret()) if shared.builds else None
 
@@ -343,12 +343,12 @@ def shared_machine_warnings(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
         if (first := host_of_machine.setdefault(locked_machine_identity(host), name)) != name:
             yield Warned(
                 f"hosts {first} and {name} are one machine: work on one host disturbs the runs of the other",
-                "Give only one of them.",
+                "Give only one of the two hosts.",
             )
 
 
 def ambiguous_name_warnings(settings: Settings, revisions: Iterable[str]) -> Iterator[Warned]:
-    """A warning about each revision, or end of a range, whose name is both a tag and a branch."""
+    """A warning about each revision whose name is the name of both a tag and a branch."""
     for name in ambiguous_tags(open_repository(Path(settings.repository)), revisions) if settings.repository else ():
         yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")
 
@@ -386,7 +386,7 @@ def candidates_to_skip(settings: Settings, span: CommitRange) -> tuple[SkipFacts
         skipped = [commit for commit in span.candidates if commit in commits]
         if not skipped:
             raise UsageError(
-                f"--skip {text} has no effect: none of its commits is a candidate of {settings.good}..{settings.bad}.",
+                f"--skip {text} has no effect: none of these commits is a candidate of {settings.good}..{settings.bad}.",
                 "A candidate is a commit of the range that changes at least one path that the recipe does not ignore.",
             )
         skip_of = dict.fromkeys(skipped, text) | skip_of

@@ -33,7 +33,8 @@ RUNNING = "running"
 
 
 class View(Protocol):
-    """Shows sessions, which are identified by their numbers in the history. Closing a view restores the terminal."""
+    """A display of sessions. Each session is identified by its number in the history. Closing a view restores the
+    terminal."""
 
     def add_earlier_events(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Give the view the events of earlier attempts; called before ``add_events``."""
@@ -60,7 +61,7 @@ def running_sessions(history: History) -> list[int]:
 def watch(
     history: History, sessions: Sequence[int], view: View, pause: Callable[[float], None]
 ) -> Generator[SessionSummary]:
-    """Show hunts and trials until all have ended; yields the last state of each session when it ends.
+    """Show hunts and trials until all have ended. Yields the summary of each session when the session ends.
 
     ``pause`` waits for a number of seconds.
     """
@@ -83,7 +84,7 @@ def watch(
 
 
 class FollowedHunt:
-    """A session of another process, and the position up to which its log was read."""
+    """A session of another process that is shown, and the last log entry that was read."""
 
     def __init__(self, history: History, hunt: int) -> None:
         self.history, self.hunt = history, hunt
@@ -94,7 +95,7 @@ class FollowedHunt:
         self.reason_follows = False
 
     def earlier(self) -> Iterator[TimedEvent]:
-        """The events of all attempts except the latest."""
+        """The events of all attempts at the session except the latest attempt."""
         for entry in self.history.events(self.hunt):
             if entry.at >= self.began:
                 return
@@ -116,9 +117,9 @@ class CompletedEvents:
     """Adds RunStarted events to the stored events of a hunt. The caller must pass the stored events in the sequence in
     which they were stored.
 
-    A run begins as soon as a decision has ordered the run, its builds are made, and the previous run has ended. The
-    added events lack the expected duration of the run. Measurements after the verdict, which show the reason of the
-    change, also get RunStarted events.
+    A run begins as soon as the log has its work order, its builds are made, and the previous run has ended. The added
+    events lack the expected duration of the run. Measurements after the verdict, which show the reason of the change,
+    also get RunStarted events.
     """
 
     hosts: tuple[str, ...] = ()
@@ -129,7 +130,7 @@ class CompletedEvents:
     started_runs: dict[str, int] = field(default_factory=dict)  # host → runs of its order that have begun
 
     def with_run_starts(self, event: Event) -> Iterator[Event]:
-        """``event``, and then a RunStarted event for each run that begins after ``event``."""
+        """First ``event`` itself, then a RunStarted event for each run that begins as a result of ``event``."""
         yield event
         match event:
             case SessionStarted():

@@ -50,5 +50,6 @@ def recipe_archive(builder: Builder) -> bytes:
 
 
 def place_recipe(host: Host, builder: Builder) -> PurePosixPath:
-    """Copy the recipe's files to the host, unless the host has them; returns their folder on the host."""
+    """Copy the recipe's files to the host, unless the host already has these files. Returns the folder of the files on
+    the host."""
     return place_files(host, "recipes", recipe_files(builder))

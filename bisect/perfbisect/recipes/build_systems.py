@@ -2,10 +2,11 @@
 on the project.
 
 The files at the top of a source tree show which build systems can build the tree. A tree may have several build
-systems, such as a Makefile beside a CMakeLists.txt, and the system may change within a range of commits. So one build
-system is chosen for the whole range: the first build system in ``SYSTEMS`` that can build the trees of all ends. If
-this build system cannot build a commit between the ends, the first build system that can build this commit is used. If
-no build system can build all ends, each commit is built with the first build system that can build the commit.
+systems, such as a Makefile beside a CMakeLists.txt, and the build systems of a project may change within a range of
+commits. So one build system is chosen for the whole range: the first build system in ``SYSTEMS`` that can build the
+trees of all ends. If this build system cannot build a commit between the ends, the first build system that can build
+this commit is used. If no build system can build all ends, each commit is built with the first build system that can
+build the commit.
 
 If the section ``[build]`` of a recipe has no commands, ``build_with_commands`` adds the commands of the chosen build
 system, from the module ``build_commands``.
@@ -139,7 +140,7 @@ def system_for_commit(range_system: str, paths: Collection[str]) -> str:
 
 def no_system_sentence() -> str:
     """A sentence that says that a tree has no known build system."""
-    return f"its tree has no build system: none of {', '.join(sorted(MARKERS, key=str.casefold))}"
+    return f"the tree has no build system: none of {', '.join(sorted(MARKERS, key=str.casefold))}"
 
 
 def has_commands(build: Build) -> bool:
@@ -154,7 +155,8 @@ def build_with_needs(build: Build) -> Build:
 
 
 def build_with_commands(builder: Builder, system: str, paths: Collection[str]) -> Build:
-    """The recipe's section ``[build]``, with the commands of ``system`` for a tree with these ``paths``.
+    """The recipe's section ``[build]``, to which the commands of the build system ``system`` are added. ``paths`` are
+    the paths in the tree.
 
     The environment variables and the needed programs of the build system are added to the recipe's own. If the recipe
     names no artifacts, the recipe's programs and library are the artifacts.
@@ -191,8 +193,8 @@ def commands_hash(system: str) -> str:
 
 
 def system_of_commit(builder: Builder, paths: frozenset[str]) -> str | None:
-    """The build system for a commit with these ``paths``; "" if the recipe has its own commands, None if the tree has
-    no known build system."""
+    """The build system for a commit whose tree has these ``paths``; "" if the recipe has its own build commands, and
+    None if the tree has no known build system."""
     if builder.build is None or has_commands(builder.build):
         return ""
     return system_for_commit(builder.build.system, paths) or None

@@ -80,7 +80,7 @@ def recipe_files(builder: Builder) -> dict[str, Path]:
     file in this folder to the path of the file on this machine.
 
     If a recipe and a recipe that it extends have files with the same name, the file of the extending recipe is used.
-    Raises RecipeError for a link to a file outside of the recipe's folder.
+    Raises RecipeError for a symbolic link that leads out of the recipe's folder.
     """
     files: dict[str, Path] = {}
     for folder in (*reversed(builder.inherited), builder.folder):
@@ -247,8 +247,8 @@ def conditions_hold(block: When, facts: TreeFacts) -> bool:
 
 
 def check_conditions(block: When, location: Location) -> None:
-    """Raise RecipeError for a ``[[when]]`` block without conditions, and for a block that changes a key that must be
-    the same for all commits of a hunt."""
+    """Raise RecipeError for a ``[[when]]`` block that has no conditions, or that changes a key whose value must be
+    equal for all commits of a hunt."""
     if not (block.version or block.file or block.missing or block.compiler):
         raise location.mistake("has no condition.", "Give at least one of version, file, missing, compiler.")
     for key in FIXED:
@@ -306,7 +306,7 @@ def read_patch(path: Path) -> bytes:
 
 
 def load_builder(name: str, user_path: str | Path = "") -> Builder:
-    """The builder with that name. Raises RecipeError for an unknown name, and for a mistake in the recipe."""
+    """The builder with that name. Raises RecipeError if the name is unknown, or if the recipe contains a mistake."""
     folders = recipe_folders(BUILDERS, user_path)
     return read_builder(item_by_name("builder", name, files_by_name(folders, FILE)), folders)
 

@@ -46,7 +46,7 @@ def recipe_folders(name: str, user_path: str | Path = "") -> list[Path]:
     """
     kind, exists = ("file", Path.is_file) if name == HOSTS else ("folder", Path.is_dir)
     if user_path and not exists(Path(user_path)):
-        takes = "a file such as hosts.toml" if name == HOSTS else "a folder with one folder for each recipe"
+        takes = "a file such as hosts.toml" if name == HOSTS else "a folder that has a subfolder for each recipe"
         raise UsageError(f"The {kind} {user_path} does not exist.", f"Give --{name.partition('.')[0]} {takes}.")
     places = [*([Path(user_path)] if user_path else []), *trusted_recipe_folders(name)]
     return list(dict.fromkeys(folder.resolve() for folder in places if folder.exists()))
@@ -80,10 +80,11 @@ def recipes_in_working_directory(name: str) -> tuple[Path | None, str]:
     """The path of the recipe folder or hosts file ``name`` in the working directory, and a reason why it is not used
     ("" if it is used).
 
-    Recipes contain commands, and a hosts.toml names the hosts on which the commands run. Recipes in a checkout are
-    written by the author of the repository, who is not trusted; below /tmp, anybody may have written them. Therefore
-    recipes in the working directory are not used in a git repository, or if they belong to another user. The result is
-    (None, "") if the working directory has no recipes, or only perfbisect's own recipes.
+    Recipes contain commands that perfbisect executes, and a hosts.toml names the hosts on which these commands run. The
+    author of a repository has written the recipes in a checkout of it, and perfbisect does not trust this author. Any
+    user may have written recipes below /tmp. Therefore recipes in the working directory are not used if this directory
+    is in a git repository, or if the recipes belong to another user. The result is (None, "") if the working directory
+    contains no recipes, or if its recipes are perfbisect's own recipes.
     """
     try:
         entry = Path.cwd() / name
@@ -107,8 +108,7 @@ def enclosing_repository(folder: Path) -> Path | None:
     """The git repository that contains the folder, which is an absolute path; None if no repository contains it. The
     repository may be bare, and may belong to any user.
 
-    The function runs no git command. The function also finds submodules and linked working trees, in which ``.git`` is
-    a file.
+    No git command is run. The function also finds submodules and linked working trees, in which ``.git`` is a file.
     """
     for candidate in (folder, *folder.parents):
         if _may_exist(candidate / ".git") or all(_may_exist(candidate / part) for part in BARE):
@@ -182,7 +182,7 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class CentralHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The central history of a team, to which each session of this user is pushed."""
+    """The settings of the central history of a team, to which each session of this user is pushed."""
 
     address: Annotated[
         str, text_constraint(r"^(postgres(ql)?://\S+)?\Z", 'an address such as "postgresql://HOST/DATABASE"')
@@ -216,7 +216,7 @@ def required_central_address() -> str:
     if not (address := load_configuration().central.address):
         raise UsageError(
             f"The file {configuration_location().file} has no address of a central history.",
-            'Give the address, or add to the file: [central] address = "postgresql://HOST/DATABASE"',
+            'Give the address in the command, or add to section [central] of the file: address = "postgresql://HOST/DATABASE"',
         )
     return address
 

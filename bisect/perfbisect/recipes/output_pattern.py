@@ -64,7 +64,7 @@ def check_pattern(pattern: str) -> None:
     except RecursionError as error:
         raise ValueError("is not a regular expression: it is nested too deeply") from error
     if groups != 1:
-        raise ValueError(f"has {groups or 'no'} groups, but must have one, around the number")
+        raise ValueError(f"has {groups or 'no'} groups, but needs one group, around the number")
 
 
 def find_number(pattern: str, stdout: str, stderr: str = "") -> float:
@@ -109,7 +109,7 @@ def steps_of_path(path: str) -> list[str | int]:
         match = _STEP.match(path, at)
         if not match:
             raise ValueError(
-                f'is not a path into JSON: "{path[at:]}" is invalid. Write $.results[0].ops, or $["a key"]'
+                f'is not a path into JSON: "{path[at:]}" is invalid. Examples: $.results[0].ops, $["a key"]'
             )
         name, index, _, key = match.groups()
         path_steps.append(int(index) if index else name or key)
@@ -127,7 +127,7 @@ def _number_by_expression(pattern: str, stdout: str, stderr: str) -> str:
     except TimeoutError:
         raise ValueError(f"the search of the output for {pattern} took more than {LONGEST:g} s") from None
     if match is None:
-        raise NoNumber(f"the output has no metric: no text matches {pattern}")
+        raise NoNumber(f"the output has no metric: no text matches the pattern {pattern}")
     return match
 
 

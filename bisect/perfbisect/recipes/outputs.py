@@ -161,11 +161,10 @@ def recognise_output(text: str, result_pattern: str) -> RecognisedOutput | None:
     selection = names[0] if len(names) == 1 else f"{len(comparable)} of them" if len(comparable) < len(first) else "all"
     too_many = None
     if len(names) > 1:
-        several = f"{len(names)} results{f' that match {result_pattern}' if result_pattern else ''}, but only one result can be measured here"
+        several = f"{len(names)} results{f' that match {result_pattern}' if result_pattern else ''}, but this session can measure only one result"
         too_many = _result_error(SeveralResults, row, several, names)
     values = {output.result: number_in_unit(every[output.result], output.unit) for output in outputs}
-    verb = "hunted" if len(names) == 1 else "measured"
-    return RecognisedOutput(outputs, values, f"{row.name}: {many}; {verb}: {selection}{by}", len(every), too_many)
+    return RecognisedOutput(outputs, values, f"{row.name}: {many}; measured: {selection}{by}", len(every), too_many)
 
 
 def _chosen_results(row: Format, found: Mapping[str, Result], every: Mapping[str, Result], only: str) -> list[str]:

@@ -138,5 +138,5 @@ def check_placeholders_in(value: object, location: Location, allowed: Collection
                 raise where.mistake(f'has a lone {match[0]} in "{text}".', "Write {{ and }} for literal braces.")
             raise where.mistake(
                 f"has the unknown placeholder {match[0]}.{similar_words_hint(match[1], allowed)}",
-                f"Allowed here: {sorted_list(allowed)}. Write {{{{ and }}}} for literal braces.",
+                f"Allowed placeholders: {sorted_list(allowed)}. Write {{{{ and }}}} for literal braces.",
             )

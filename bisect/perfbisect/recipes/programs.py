@@ -2,11 +2,11 @@
 and finds the files of the programs.
 
 A program is a path below {prefix}: one of the recipe's ``programs``, or a program that the command of --run starts. A
-build by a known build system is successful if these programs exist afterwards. If the build system knows the targets
-that make the programs, only these targets are built. If the targets are unknown, the whole tree is built, errors in
-other targets are ignored, and the programs are searched for among the built files. If a recipe has a server, everything
-must be built without errors, because a server loads files that no option names, such as plugins, and reports no error
-if these files are missing.
+build by a known build system is successful if these programs exist afterwards. If the targets of the build system that
+make the programs are known, only these targets are built. If the targets are unknown, the whole tree is built, errors
+in other targets are ignored, and the programs are searched for among the built files. If a recipe has a server, the
+whole tree must be built without errors, because a server loads files that no option names, such as plugins, and reports
+no error if these files are missing.
 
 The scripts of this module run in the folder {build}. They print lines that begin with ``SAID``, from which
 ``log_parser`` reads facts about the build.
@@ -255,7 +255,7 @@ def copy_program_commands(builder: Builder, build: Build) -> list[list[str]]:
     A program finds its shared libraries by its RUNPATH, which names the folder of the build. This folder is emptied
     before the next build. So the shared libraries of the program are copied, too, to the same folder as the program. In
     each copied file, the text ``$ORIGIN`` overwrites the old path in the RUNPATH, which is at least as long. If the
-    tree is built in {prefix}, a link to the program is made instead of a copy.
+    tree is built in {prefix}, the command makes a link to the program in place of a copy.
     """
     programs = started_program_lines(builder)
     top = "{prefix}" if build.in_place else "."

@@ -23,7 +23,7 @@ _BENCH = re.compile(r"bench|(?:^|[_-])perf(?!ect)|speed_?test", re.IGNORECASE)
 BENCH_FOLDERS = ("bench", "benches", "benchmark", "benchmarks", "perf")
 LOOKED_FOR = (
     f"programs and targets called *bench*, perf* or speedtest*, or in a folder {', '.join(BENCH_FOLDERS)};"
-    " benches of cargo, benchmarks of `go test`, and scripts in Python called so"
+    " benches of cargo, benchmarks of `go test`, and Python scripts with these names"
 )
 _BUILD_FILES = re.compile(
     r"CMakeLists\.txt|.*\.cmake|meson\.build|meson_options\.txt|meson\.options|GNUmakefile|[Mm]akefile.*|.*\.mk"

@@ -252,7 +252,7 @@ def check_overrides(builder: Builder, workloads: Sequence[Workload], settings: S
             option = f"--{key}" if key in TIMING else f"--set {key}"
             raise UsageError(
                 f"{option} would change nothing: the command of workload {' or '.join(used)} does not use {{{key}}}.",
-                f"Omit the option, or write {{{key}}} at its place in the command.",
+                f"Omit {option}, or write {{{key}}} in the command, where the command expects this value.",
                 key if key in TIMING else "set",
             )
     for name, names in used.items():
@@ -271,7 +271,7 @@ def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> 
         if name not in args:
             raise UsageError(
                 f"Workload {qualified_name(workload)} has no arg '{name}' to set.{similar_words_hint(name, args)}",
-                f"Its args: {sorted_list(args)}. To change other values, write your own suite.",
+                f"The args of this workload: {sorted_list(args)}. To change other values, write your own suite.",
                 "set",
             )
         try:
@@ -279,8 +279,8 @@ def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> 
             values[name] = TRUTHS[text.lower()] if is_truth else type(args[name])(text)
         except (KeyError, ValueError):
             allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(args[name])]
-            problem = f"{name}={text} cannot be set: {name} is {allowed}."
-            raise UsageError(problem, f"The default is {shown_value(args[name])}.") from None
+            problem = f"{name}={text} cannot be set: {name} must be {allowed}."
+            raise UsageError(problem, f"The default of {name} is {shown_value(args[name])}.") from None
     return values
 
 

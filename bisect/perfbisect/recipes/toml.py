@@ -186,7 +186,7 @@ def _unknown_key_error(key: str, shape: type[msgspec.Struct], location: Location
     allowed = [name for name in shape.__struct_encode_fields__ if name not in reader_fields(shape)]
     where = f"[{location.keys}]" if location.keys else "the file"
     text = f"is an unknown key.{similar_words_hint(key, allowed)}"
-    return location.at(key).mistake(text, f"Allowed in {where}: {', '.join(allowed)}.")
+    return location.at(key).mistake(text, f"Allowed keys in {where}: {', '.join(allowed)}.")
 
 
 def _allowed_values(info: Any) -> str:

@@ -205,13 +205,13 @@ def check_command(workload: Workload, location: Location) -> None:
         if getattr(workload, key):
             raise location.at(key).mistake("is only for sysbench, but this workload has a `command`.")
     if workload.rate and workload.cost:
-        advice = "Give `rate` if higher is better, or `cost` if lower is better."
+        advice = "Give `rate` if higher values are better, or `cost` if lower values are better."
         raise location.mistake("has both a rate and a cost.", advice)
     if workload.format and (both := [key for key in OF_PATTERNS if getattr(workload, key)]):
         problem = "is not allowed beside `format`, which already defines this value."
         raise location.at(both[0]).mistake(problem, "Remove `format`, or remove the patterns.")
     if workload.only and not workload.has_unspecified_result:
-        text = "has no effect: the output of this workload is not recognised automatically."
+        text = "has no effect: the output of this workload is not read as the output of a known benchmark."
         raise location.at("only").mistake(text, "Remove `only`.")
     if reserved := COMMAND_PLACEHOLDERS & workload.args.keys():
         raise location.at("args").mistake(

@@ -254,7 +254,12 @@ def counter_tables(explanation: Explanation) -> Iterator[Table]:
         unit = an_operation(explanation) + " of the command" * (explanation.operation == "run")
         is_exact = any(counter.rounds <= 1 for counter in explanation.counters)
         operation_note = f"An operation (o) is {unit}." * (explanation.operation != "operation")
-        above = tuple(filter(None, (operation_note, "–: counted exactly, or measured once." * is_exact)))
+        above = tuple(
+            filter(
+                None,
+                (operation_note, "–: no interval, because the value was counted exactly, or measured once." * is_exact),
+            )
+        )
         yield Table(
             COUNTERS, tuple(rows), COUNTERS[1:], above, kind="counters", plot_title=axis, minor_columns=COUNTERS[-1:]
         )
@@ -322,7 +327,7 @@ def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
         head, tuple(rows), (relative, "runs", "build", "ccache", "prob."), kind="ladder", plot_title=f"ratio of {relative[1:]}",
         minor_columns=("ccache", "date", "build", "runs", "state", "95 %"),
     )  # fmt: skip
-    title = f"oldest first; {relative} is relative to {report.settings.good}"
+    title = f"oldest first; {relative} is {relative[1:]} divided by {relative[1:]} of good ({report.settings.good})"
     notes_below = Notes(tuple((remark, "") for remark in candidate_remarks(report)))
     return Section(f"Candidates, {title}", (table, notes_below), "ladder", is_folded=True)
 
@@ -336,7 +341,7 @@ def candidate_remarks(report: HuntReport) -> Iterator[str]:
     for sha, tested in report.tested_commits:
         short, further = report.commit(sha).short_sha, len(tested.runs) - len(report.search_runs(tested))
         if tested.skip and not is_skipped_by_user(tested):
-            yield f"{short} was skipped, {skip_text(tested.skip)}"
+            yield printable(f"{short} was skipped ({tested.skip.stage} failed): {tested.skip.reason}")
         if slower := stopped_run_text(tested.runs):
             yield f"{short} is {slower}"
         if further:

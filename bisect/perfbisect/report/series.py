@@ -358,8 +358,8 @@ def unbuilt_tip_sentences(branch: BranchLine) -> Iterator[str]:
 
 
 def branch_document(trial: SessionState, branch: BranchLine, page_name: Callable[[int], str]) -> Document:
-    """The page of a watched branch. ``page_name`` returns the file name of a hunt's page, to which the page of the
-    branch links if the hunt names a commit."""
+    """The page of a watched branch. If a hunt names a commit, the page links to the page of the hunt, whose file name
+    ``page_name`` returns."""
     request = trial.request
     figures = line_figures(trial, branch.lines, "tip", "tips, oldest first")
     rows = []

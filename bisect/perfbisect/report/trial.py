@@ -303,7 +303,7 @@ def background_table(trial: SessionState) -> Table | None:
 
 
 def trial_remarks(trial: SessionState) -> Iterator[str]:
-    """Remarks: results of hunts, missing values, missed service levels, busy clients, equal binaries."""
+    """Remarks about results of hunts, missing values, missed service levels, busy clients, and equal binaries."""
     subjects, works = trial.request.subjects, trial.request.works
     for drop in trial.hunts:
         result = f"{drop.culprit[:10]} {drop.subject}".strip() or drop.state
@@ -372,20 +372,20 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
         return
     groups = "visits" if estimate.runs_share_start else "rounds"
     drift = "" if estimate.runs_share_start else " (drift of the host, most of which cancels in interleaved runs)"
-    unknown = f"unknown: at least 2 {groups} (--visits 2) with 2 runs each (--runs 2) are needed"
+    unknown = f"unknown: at least 2 {groups} (--visits 2) with 2 runs in each (--runs 2) are needed"
     varies = (
         (f"between {groups}", unknown if estimate.between is None else percent(estimate.between) + drift),
         (f"within {groups}", MISSING if estimate.within is None else percent(estimate.within)),
-        ("of one run", f"{percent(estimate.run)} ({percent(estimate.low)} to {percent(estimate.high)})"),
+        ("of one run", f"{percent(estimate.run)} (95 % interval: {percent(estimate.low)} to {percent(estimate.high)})"),
     )
-    yield Section("Noise of runs (standard deviation)", (Facts(varies),), "noise", hide_title=True)
+    yield Section("Noise of runs (standard deviation)", (Facts(varies),), "noise")
     turns, gains = math.sqrt(2) * estimate.run, False
     if pairs := noise.noise_of_paired_runs(trial):
         beside = min(filter(None, pairs), default=0.0)
         gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
         sentence = f"The {pairs_sentence('runs', *pairs, turns)}."
         yield Section("Paired runs", (Prose((sentence,)),), "pairs", hide_title=True)
-    head = ("runs per side", "visits", "time", *(("drop interleaved", f"paired{by_cpu}") if gains else ("drop",)))
+    head = ("runs per build", "visits", "time", *(("drop interleaved", f"paired{by_cpu}") if gains else ("drop",)))
     rows = (
         row(
             str(size.runs), str(size.visits), duration(size.seconds), percent(size.drop),

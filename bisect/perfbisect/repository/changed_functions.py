@@ -1,10 +1,10 @@
 """Finds the functions that a commit changes, from the lines of source code that its diff removes or adds.
 
-Functions of removed lines are looked up in the files of the parent, functions of added lines in the files of the
-commit. A function whose text differs only in comments and white space between parent and commit counts as unchanged. If
-no profile contains a changed function, the function may be inlined into its callers. Therefore the whole tree of the
-commit is searched for callers, which are functions whose bodies contain the name of the changed function. If no profile
-contains a caller, the tree is also searched for the callers of this caller.
+The function that contains a removed line is searched for in the files of the parent; the function that contains an
+added line, in the files of the commit. A function whose text differs only in comments and white space between parent
+and commit counts as unchanged. If no profile contains a changed function, the function may be inlined into its callers.
+Therefore the whole tree of the commit is searched for callers, which are functions whose bodies contain the name of the
+changed function. If no profile contains a caller, the tree is also searched for the callers of this caller.
 
 The changed files are read from git by the hashes of their contents, because a path may contain any characters. Symbolic
 links are ignored.
@@ -185,7 +185,7 @@ def object_sizes(repo: Repository, hashes: Sequence[str]) -> list[int]:
 
 
 def hunks_of(repo: Repository, file: ChangedFile, old: Mapping[str, str], new: Mapping[str, str]) -> list[HunkLines]:
-    """The hunks of a file. A file that exists only in the parent or only in the commit is one hunk."""
+    """The hunks of a file. If a file exists only in the parent or only in the commit, the whole file is one hunk."""
     if not (file.before and file.after):
         (text,) = [side[file.path] for side in (old, new) if file.path in side] or [""]
         every, none = (1, text.count("\n") + 1), (1, 0)

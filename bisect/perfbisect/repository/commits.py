@@ -60,7 +60,7 @@ def resolve_commit(repo: Repository, name: str, release_tags: Sequence[str]) -> 
     near = get_close_matches(name, dict.fromkeys([*releases, *tags]), 3)
     raise UnknownRevision(
         f"'{name}' is neither a release nor a revision in {repo.folder}.",
-        f"Similar: {', '.join(near)}." if near else "`git tag` lists releases, `git log` lists revisions.",
+        f"Similar names: {', '.join(near)}." if near else "`git tag` lists releases, `git log` lists revisions.",
     )
 
 
@@ -136,7 +136,10 @@ def revisions_in(text: str) -> tuple[str, ...]:
     """The revisions in ``text``: a single revision, or both ends of A..B. Raises UsageError for anything else."""
     ends = tuple(text.split(DOTS))
     if len(ends) > 2 or not all(ends) or any(end.startswith(".") for end in ends):
-        raise UsageError(f"'{text}' is neither a revision nor a range of two revisions.", "Write REV or A..B.")
+        raise UsageError(
+            f"'{text}' is neither a revision nor a range of two revisions.",
+            "Write one revision, REV, or a range, A..B.",
+        )
     return ends
 
 
@@ -205,7 +208,7 @@ FEW = 20  # number of commits of a proposed range if there are no releases
 RECENT = 31_536_000  # seconds between HEAD and the last release of its line: a year
 TRIED = 20  # releases that are tried as the good end
 
-FORM = "Write the first and the last release, with two dots between them: 8.0.20..8.0.40"
+FORM = "Write the first and the last release, with two dots between them. Example: 8.0.20..8.0.40"
 
 _RELEASE = re.compile(
     r"(?P<head>[A-Za-z0-9._+/@-]*?)(?<![0-9])(?<![0-9][._])"
@@ -334,7 +337,7 @@ def releases_in_range(repo: Repository, text: str, release_tags: Sequence[str]) 
     first, last = (_version_of_end(end, tag_of, patterns, repo) for end in (first, last))
     low, high = version_sort_key(first), version_sort_key(last)
     if low >= high:
-        raise UsageError(f"{first} is not before {last}.", FORM)
+        raise UsageError(f"Release {first} is not older than release {last}.", FORM)
     within = sorted((number, version) for version in tag_of if low <= (number := version_sort_key(version)) <= high)
     contained = list_refs(repo, "refs/tags", f"--merged=refs/tags/{tag_of[last]}", names="strip=2")
     included, left_out = [], []
@@ -364,7 +367,7 @@ def _version_of_end(end: str, tag_of: dict[str, str], patterns: Sequence[str], r
         near = get_close_matches(end, [version for version in tag_of if is_numeric_version(version)], 3)
         raise UsageError(
             f"'{end}' is not a release in {repo.folder}. Its tags of releases have the form {' or '.join(patterns) or '(none)'}.",
-            f"Similar: {', '.join(near)}."
+            f"Similar releases: {', '.join(near)}."
             if near
             else "`git tag` lists releases. To compare any revisions: bisect compare A B C",
         )

@@ -75,9 +75,9 @@ def functions_in_files(
     """The functions of each source file, sorted by line; None if ctags is missing, fails, or takes too long. ``texts``
     maps the path of each source file to its text.
 
-    After a macro that ctags does not understand, ctags can miss all functions in the rest of the file. ``ranges`` maps
-    paths to ranges of lines that must be searched well. If no function contains a range, ctags also reads an excerpt of
-    the file, which begins after the last function before this range.
+    If ctags does not understand a macro, it can miss all functions after the macro in the file. ``ranges`` maps paths
+    to ranges of lines that must be searched well. If no function contains a range, ctags also reads an excerpt of the
+    file, which begins after the last function before this range.
     """
     functions = _tagged_functions(texts)
     if not functions or not ranges:
@@ -160,7 +160,8 @@ def functions_in_output(output: str, path_by_file: Mapping[str, str]) -> Mapping
 
 
 def with_estimated_ends(functions: Sequence[Definition]) -> Sequence[Definition]:
-    """The functions of a file; a function with an unknown end extends to the next function."""
+    """The functions of a file. If the end of a function is unknown, the function is assumed to extend to the next
+    function."""
     nexts = [*(function.first for function in functions[1:]), UNKNOWN]
     return [
         replace(function, last=max(function.first, following - 1)) if function.last == UNKNOWN else function

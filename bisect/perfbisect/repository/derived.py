@@ -100,7 +100,7 @@ def temporary_revert(
                 shown = f"{', '.join(conflicts[:_SHOWN])}{further}"
                 raise CannotRevert(
                     f"The revert of {commit[:10]} has conflicts in {shown}.",
-                    f"Revert it by hand (git switch -c reverted {tip[:10]}; git revert {commit[:10]}), commit, and"
+                    f"Revert {commit[:10]} by hand (git switch -c reverted {tip[:10]}; git revert {commit[:10]}), commit, and"
                     f" compare: {compare_command}",
                 )
             beside.update(map(printable_path, touching))
@@ -162,7 +162,7 @@ class TemporaryGit:
         return run_git([*options, *arguments], self.folder or self.bare, env, stdin, errors="surrogateescape")
 
     def git(self, *arguments: str, stdin: str = "") -> str:
-        """The output of a command. Raises EnvironmentFailure if it fails."""
+        """The output of a git command. Raises EnvironmentFailure if the command fails."""
         done = self.run(*arguments, stdin=stdin)
         if done.returncode:
             raise git_failure(f"git {arguments[0]} failed in {self.bare}", done.stderr)

@@ -5,8 +5,8 @@ git refuses a repository of another user unless ``safe.directory`` allows it. Bu
 itself searches for the repository, not if the option ``--git-dir`` names it. So perfbisect first asks git, without
 ``--git-dir``, for the path of the repository.
 
-A recipe gives the checksum of each archive. An interrupted download is continued. A downloaded file gets its final name
-only after a check of its checksum.
+The checksum of each archive is in the recipe. An interrupted download is continued. A downloaded file gets its final
+name only after a check of its checksum.
 """
 
 import fcntl
@@ -117,7 +117,7 @@ def _git_answer(folder: Path, arguments: list[str]) -> str:
 
 
 def has_uncommitted_changes(repo: Repository) -> bool:
-    """Whether the user's checkout has uncommitted changes of tracked files; False without a checkout.
+    """Whether the user's checkout has uncommitted changes of tracked files; false if the repository has no checkout.
 
     Filters (``filter.NAME.clean``) are programs that the configuration of the repository may name, so filters are not
     run. Therefore a file with a filter counts as unchanged.
@@ -149,7 +149,7 @@ REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
 
 def clone_path(builder: str) -> Path:
-    """The path of the folder for the clone of a builder's repository; the clone need not exist yet."""
+    """The path at which the clone of a builder's repository is stored. The clone need not exist yet."""
     return cache_folder() / "repositories" / f"{builder}.git"
 
 

@@ -81,8 +81,8 @@ DAY = 86400.0
 
 
 class HostSpeed:
-    """The effect of one host on the logarithm of the metric, as a function of time. Random values are drawn only up to
-    the latest requested time.
+    """The effect of one host on the logarithm of the metric, as a function of time. Random values are drawn when a time
+    is requested.
     """
 
     def __init__(self, habits: HostModel, seed: int, host: int) -> None:

@@ -175,7 +175,7 @@ class SimulatedWorkers:
         return worker, OrderEnded()
 
     def stop(self) -> None:
-        """Cancel the builds in progress, and set the clock of host 0 to the present time."""
+        """Cancel the builds in progress, and set the clock of the simulated host 0 to the present simulated time."""
         for worker in [number for number in self._orders if number >= len(self.hosts)]:
             self.cancel(worker - len(self.hosts))
         self._world.wait(0, self._time)

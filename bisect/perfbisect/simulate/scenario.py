@@ -1,10 +1,11 @@
-"""A scenario has the properties of a simulated history and a simulated host. A scenario and a seed determine a world
-(``simulate.world``).
+"""A scenario has the properties of a simulated history and a simulated host. A scenario and a random seed determine a
+world (``simulate.world``): one simulated history and host.
 
 ``draw_steps`` chooses random commits that, in addition to the culprit, change the speed, because such commits can
 mislead a search.
 
-The histories of scenarios have merges as in usual projects; benchmarks/shapes.py makes histories with unusual shapes.
+The git histories of scenarios have as many merges as usual projects have; benchmarks/shapes.py makes git histories with
+unusual shapes.
 """
 
 import math
@@ -155,8 +156,8 @@ class Scenario:
         return int(random_generator(seed, RandomDraw.CULPRIT).choice(np.array(self.graph.candidates)))
 
     def _draw_layout_modes(self, seed: int) -> tuple[float, frozenset[int]]:
-        """The difference in speed (log units) between a fast and a slow mode of layouts, and the candidates whose usual
-        layout is in the slow mode."""
+        """Two values: the difference in speed (in units of the natural logarithm) between the fast and the slow mode of
+        layouts, and the candidates whose usual layout is in the slow mode."""
         if not self.habits.modes[1]:
             return 0.0, frozenset()
         rng = random_generator(seed, RandomDraw.MODES)

@@ -112,7 +112,7 @@ def continue_batch(history: "History", batch: int) -> None:
     if whose := history.owner("", process):
         raise UsageError(
             f"Batch b{batch} was made by {whose}. For safety, perfbisect does not run commands of others.",
-            f"To see its hunts: {with_history('bisect history', history.path)}",
+            f"To see the hunts: {with_history('bisect history', history.path)}",
         )
     with history.transaction() as db:
         db.table("batches").update(batch, {"process": this_process_with_owner(), "ended": None})

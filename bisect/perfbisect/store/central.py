@@ -161,7 +161,7 @@ OF_SESSIONS: Mapping[str, TableSelection] = {  # rows of the sessions with these
 
 
 class CentralFailure(EnvironmentFailure):
-    """The central history cannot be reached, or has failed."""
+    """Raised if the central history cannot be reached, or if it reports a failure."""
 
 
 def central_primary_key(table: str) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def central_primary_key(table: str) -> tuple[str, ...]:
 
 
 def has_session_names(table: str, column: str) -> bool:
-    """Whether the values of a column are names of sessions or batches of the form ORIGIN:NUMBER."""
+    """Whether a column contains names of sessions or batches, which have the form ORIGIN:NUMBER."""
     return column in NAMED or (column == "id" and table in ("sessions", "batches"))
 
 
@@ -316,8 +316,8 @@ class CentralReader:
         """A copy, in memory, of a session or a batch, and of its related sessions. If ``name`` is None, the latest hunt
         is copied.
 
-        ``name`` is ORIGIN:ID, or a name that a user gave to hunts. If ``name`` is a name of hunts, the latest hunt with
-        this name is copied. Raises UsageError if no session matches.
+        ``name`` has the form ORIGIN:ID, or is a name that a user has given to one or several hunts. If several hunts
+        have this name, the latest of them is copied. Raises UsageError if no session matches.
         """
         match = SESSION.fullmatch(name or "")
         if not match:
@@ -369,7 +369,7 @@ class CentralReader:
         """A history in memory, into which rows of the central history are copied. ``selection`` maps the name of each
         table to the query that returns the rows to copy.
 
-        ``number_of_name`` maps the names of sessions and batches to their numbers in the copy.
+        ``number_of_name`` returns the number that a session or a batch with a given name has in the copy.
         """
         memory = sqlite3.connect(":memory:", isolation_level=None)
         # Without NOT NULL: rows by other persons may have any content, and each row is checked when it is read.
@@ -391,6 +391,6 @@ class CentralReader:
 
 
 def number_in_name(name: str) -> int | None:
-    """The number of a session or a batch in ORIGIN:NUMBER; None if ``name`` has another form."""
+    """The number of the session or batch whose name has the form ORIGIN:NUMBER; None if ``name`` has another form."""
     match = SESSION.fullmatch(name)
     return int(match[3]) if match else None

@@ -271,8 +271,7 @@ class SessionLog:
         return metric_value(run, metric) if metric in METRICS else None
 
     def with_stored_range(self, start_event: SessionStarted) -> "SessionLog":
-        """Replace the stored range of the hunt by the range in ``start_event``. Returns a SessionLog for the new range.
-        """
+        """Replace the stored range of the hunt by the range in ``start_event``. Returns a SessionLog for the new range."""
         self._update_session(**range_columns(start_event))
         new_range = json.dumps(start_event.candidates), self.session
         self.db.execute("UPDATE ranges SET candidates = ? WHERE session_id = ?", new_range)

@@ -1,10 +1,10 @@
-"""Pushes the sessions of a history to the central history. A push appends the entries of a session's log that the
+"""Pushes the sessions of a local history to the central history. A push appends the entries of a session's log that the
 central history lacks, in the sequence of the log.
 
-The transaction that adds entries also stores, in the table ``pushes``, the number of the last pushed entry. Only one
-process at a time adds entries to a session. Therefore an interrupted push loses no entry and duplicates no entry, and
-the next push continues after the last pushed entry. The rows of a session, its attempts and its batches can change. If
-these rows differ from the rows in the central history, the push writes them again.
+The transaction that adds entries also stores, in the table ``pushes``, the number of the last pushed entry. Two
+processes never add entries to the same session at the same time. Therefore an interrupted push loses no entry and
+duplicates no entry, and the next push continues after the last pushed entry. The rows of a session, its attempts and
+its batches can change. If these rows differ from the rows in the central history, the push writes them again.
 
 Imported sessions are not pushed, because their owner pushes them.
 """
@@ -58,7 +58,7 @@ class PushResult:
 
 @dataclass(frozen=True, slots=True)
 class SessionToPush:
-    """A session whose log or state differs from the central history's copy."""
+    """A session whose log or state differs from the copy in the central history."""
 
     session: int
     uid: str
@@ -81,9 +81,10 @@ def push(
 
     ``is_running`` says whether a process works on the pushed sessions. If ``is_running`` is None, a session is running
     if, according to the history, another process works on the session. ``report_progress`` is called with the number of
-    finished sessions and the number of all sessions. Sessions that the central history already has under the name of
-    another local history are not pushed. Raises the errors of ``central.postgres_errors_explained``. Raises UsageError
-    if another local history was pushed with the name ``origin``, or if this history was pushed with another name.
+    sessions that are pushed so far, and the number of all sessions to push. Sessions that the central history already
+    has under the name of another local history are not pushed. Raises the errors of
+    ``central.postgres_errors_explained``. Raises UsageError if another local history was pushed with the name
+    ``origin``, or if this history was pushed with another name.
     """
     from psycopg.errors import DataError, IntegrityError
 
@@ -202,8 +203,8 @@ def write_rows_and_entries(
 
 
 def central_row(origin: str, table: str, row: Row) -> Row:
-    """The form in which the central history stores a local row: session numbers become ORIGIN:NUMBER, and passwords are
-    masked."""
+    """A row of the local history, changed for the central history: session numbers are replaced by names of the form
+    ORIGIN:NUMBER, and passwords are masked."""
     return tuple(
         origin if column == "origin"
         else value if value is None

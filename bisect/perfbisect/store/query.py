@@ -90,7 +90,7 @@ WHERE {OF_HUNT} ORDER BY hunts.id DESC, node
 """,
     ),
     "noise_by_host": (
-        "Noise of hosts by A/As: standard deviations in percent",
+        "Noise of hosts by A/A tests: standard deviations in percent",
         """
 SELECT host, builder, workload, metric, datetime(started, 'unixepoch') AS started, round(100 * between_visits, 2) AS between_visits,
   round(100 * within_visits, 2) AS within_visits, round(100 * noise, 2) AS one_run

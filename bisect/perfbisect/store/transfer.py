@@ -1,4 +1,4 @@
-"""Copies sessions from one history into another, for `bisect history export` and `import`.
+"""Copies sessions from one history into another, for `bisect history export` and `bisect history import`.
 
 The copy reads only the log of a session. Each event is decoded, checked and written like an event of a running session.
 Therefore all tables of the target agree with the log, and an imported file of another user adds no other data to the
@@ -53,7 +53,8 @@ TimedEvent = tuple[float, Event]
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """The result of copying a session: its name in each history, and whether events were added."""
+    """The result of copying a session: the name of the session in the source and in the target, and whether events were
+    added."""
 
     source_name: str  # name in the source: hunt 12, c3
     target_name: str  # name in the target: hunt 12, c3
@@ -178,8 +179,9 @@ def reading_snapshot(history: History) -> Iterator[None]:
 
 
 def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTurns, origin: str) -> tuple[int, str]:
-    """Copy a session; if the target already has the session, copy only the new entries of its log. Returns the number
-    of the session in the target history, and a word for what was done (see ``CopyResult``).
+    """Copy a session into the target history. If the target already has the session, only the missing entries of its
+    log are copied. Returns the number of the session in the target history, and a word for what was done (see
+    ``CopyResult``).
 
     After each transaction, the log in the target is the beginning of the log in the source.
     """
@@ -227,8 +229,8 @@ def new_events(target_log: Iterator[TimedEvent], source_log: Iterator[TimedEvent
 
 
 def entry_without_numbers(entry: TimedEvent) -> tuple[float, str, str]:
-    """The time, kind and JSON of a log entry, in which numbers of sessions are replaced by 0, so that entries of two
-    histories can be compared.
+    """The time, the kind and the JSON text of a log entry, in which the numbers of sessions are replaced by 0, so that
+    entries of two histories can be compared.
     """
     at, event = entry
     return at, codec.event_kind(event), encode(renumbered_event(event, 0, 0), ())
@@ -345,7 +347,8 @@ def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int
     """``head``, with the session numbers of the target history in place of the session numbers of the source.
     ``target_numbers`` maps each number in the source to the number in the target.
 
-    A hunt for a drop of a comparison becomes an ordinary hunt if the comparison is not copied.
+    If a hunt searches for a drop of a comparison, and the comparison is not copied, the link from the hunt to the
+    comparison is removed.
     """
     about = target_numbers.get(head.about or 0)
     if head.start_event.request.reverts and about is None:

@@ -1,7 +1,7 @@
 """Draws the candidates of a range as lines of text: an axis with the probability of each candidate, and a table of the
 tested candidates.
 
-Also draws the latest paired runs, and a table of the ratios of a trial.
+The module also draws the latest paired runs, and a table of the ratios of a trial.
 """
 
 import re

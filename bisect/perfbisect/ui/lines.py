@@ -1,6 +1,6 @@
 """Views that write lines of text when events happen: sentences for people, logs and screen readers; JSON for programs.
 
-In JSON each event is one object. The key ``event`` has the name of the event's class in
+In JSON, each event is an object on one line. The key ``event`` has the name of the event's class in
 ``perfbisect.core.domain.events``. But SessionStarted and SessionEnded are called HuntStarted and HuntEnded for a hunt,
 and TrialStarted and TrialEnded for a trial. ``at`` is the time in seconds since the epoch. All other keys are the
 fields of the event's class. If a field can have several types, its value has the key ``kind`` with the name of the
@@ -158,7 +158,7 @@ def trial_lines(view: SessionView, trial: SessionState, event: Event) -> Iterato
         yield view.place
     match event:
         case SessionStarted(resumed=True):
-            yield f"continuing {trial.name}, which has {count(runs, 'run')}"
+            yield f"continuing {trial.name}, which has {count(runs, 'run')} so far"
         case MetricChosen(why=why):
             yield why
         case PairingChosen(why=why):
@@ -229,7 +229,7 @@ def run_text(view: SessionView, event: RunFinished) -> str:
         compared = "baseline"
     now, number = view.latest_activity, ""
     if isinstance(now, ActiveRun):
-        number = f"{'round' if facts.round else 'run'} {now.number} of {now.runs_of_order}, {PURPOSES[now.purpose]}"
+        number = f"{'round' if facts.round else 'run'} {now.number} of {now.runs_of_order} for {PURPOSES[now.purpose]}"
     layout = f"{', ' * bool(number)}layout {facts.layout}" if facts.layout else ""
     return f"{measured}  {compared:24}  {number}{layout}".rstrip()
 
@@ -299,8 +299,8 @@ class PlainLines:
 
     ``together`` is true if one process carries out all hunts; in this case, a line about a build that several hunts
     share is written once, and a verdict is written twice: briefly when it is reached, and in full sentences at the end
-    of its hunt. ``report`` returns the command that shows a hunt. If ``quiet`` is true, only warnings and skipped
-    candidates are written.
+    of its hunt. ``report`` returns the command that shows the report of a hunt. If ``quiet`` is true, only warnings and
+    skipped candidates are written.
     """
 
     def __init__(

@@ -164,7 +164,7 @@ def layout_ratio_text(view: SessionView) -> str:
     """The present ratio of two builds in randomized layouts, as text, such as "0.981 (0.965–0.997) of 5e6e15a942 in 12
     layouts".
 
-    The text is "" until both builds have runs in two layouts.
+    The text is "" until both builds have runs in at least two layouts.
     """
     state = view.state
     runs = [view.tested[candidate].runs if candidate in view.tested else () for candidate in view.layout_proof_builds]

@@ -248,7 +248,9 @@ class SessionView:
     def no_leader_text(self) -> str:
         """The text that is shown if no candidate is clearly the most probable culprit."""
         if self.ends_differ:
-            likely = f"; {credible_set_size(self.state.belief, 0.95)} remain likely" if self.state.belief else ""
+            likely = (
+                f"; {credible_set_size(self.state.belief, 0.95)} commits remain likely" if self.state.belief else ""
+            )
             return f"no commit is clearly most probable yet{likely}"
         of_merge_base = self.hunt and self.hunt.of_merge_base
         ends = "good and the merge base are equally fast" if of_merge_base else "good and bad differ"
@@ -302,7 +304,7 @@ def minutes_left(view: SessionView, now: float) -> float | None:
 
     In a hunt, the estimate is the number of missing bits of information (the entropy of the culprit), times the time
     that the search has needed for each bit so far, plus the time of the runs of the proof. In a trial, the estimate is
-    the number of remaining runs times the median cost of a run.
+    the number of remaining runs times the median time of a run.
     """
     if view.trial:
         costs = [run.cost for run in view.trial.runs]
@@ -334,6 +336,6 @@ def entropy_in_bits(belief: Belief) -> float:
 
 
 def credible_set_size(belief: Belief, share: float) -> int:
-    """The size of the smallest set of candidates whose probabilities add up to ``share`` of the total probability."""
+    """The size of the smallest set of candidates that contains the culprit with the probability ``share``."""
     cumulative = np.cumsum(np.sort(belief.culprit)[::-1])
     return min(len(cumulative), int(np.searchsorted(cumulative, share * cumulative[-1])) + 1)

@@ -35,7 +35,7 @@ ABOVE_100_PERCENT = re.compile(r"(?:Probably: )?(?!100 )[\d,]{3,} % .*?of the (l
 
 
 def location_and_behaviour(explanation: Explanation) -> tuple[str, str]:
-    """Two sentences: where the difference is, and what the code does differently; each is "" if unknown."""
+    """Two sentences, each "" if unknown: where the difference is, and what the code does differently."""
     location_text = location_sentence(explanation)
     return location_text, behaviour_sentence(explanation, location_text)
 
@@ -93,7 +93,7 @@ def error_margin(row: FunctionRow, unit: str = "") -> str:
 
 
 def an_operation(explanation: Explanation) -> str:
-    """The operation of the workload, for use within a sentence: "an operation", "a run", "1,000 requests"."""
+    """The operation of the workload, as text within a sentence, such as "an operation" or "1,000 requests"."""
     name = explanation.operation
     return name if name[0].isdigit() else f"{'an' if name.startswith('o') else 'a'} {name}"
 
@@ -107,7 +107,7 @@ def changed_functions_sentence(explanation: Explanation, location_text: str = ""
 
 
 def changed_shares(explanation: Explanation) -> list[str]:
-    """The changed functions with at least ``MIN_CHANGED_SHARE`` of the culprit's cost, and their shares, largest first."""
+    """The changed functions with at least ``MIN_CHANGED_SHARE`` of the culprit's cost, with shares, largest first."""
     cost = sum(row.culprit for row in explanation.functions)
     by_cost = sorted(explanation.functions, key=lambda row: -row.culprit)
     rows = [row for row in by_cost if row.has_changed_code and row.culprit > MIN_CHANGED_SHARE * cost]
@@ -391,7 +391,7 @@ def share_with_interval(part_rows: Sequence[FunctionRow], explanation: Explanati
 
 
 def doubt_prefix(rows: Sequence[FunctionRow]) -> str:
-    """ "Probably: " for a difference of less than ``SURE_ERRORS`` standard errors; otherwise ""."""
+    """ "Probably: " if the difference is less than ``SURE_ERRORS`` standard errors; otherwise ""."""
     return "Probably: " * (abs(total_difference(rows)[0]) < SURE_ERRORS * total_difference(rows)[1])
 
 

@@ -73,10 +73,10 @@ def bar(fraction: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
 def dumbbell(
     before: float, after: float, span: tuple[float, float], width: int, glyphs: Glyphs
 ) -> tuple[str, str, str]:
-    """The three parts of a line of ``width`` columns on which two values are marked: the part left of the two marks,
-    the two marks with a bar between them, and the part right of the marks.
+    """A line of ``width`` columns on which two values are marked, as three texts: the text left of the two marks, the
+    two marks and the bar between them, and the text right of the two marks.
 
-    ``span`` has the value at the left end and the value at the right end of the line.
+    ``span`` is a pair: the value that the left end of the line represents, and the value that the right end represents.
     """
     low, size = span[0], max(span[1] - span[0], 1e-12)
     signs = ((before, glyphs.good), (after, glyphs.bad))

@@ -158,8 +158,7 @@ def stopped_run(times_good: float, stopped_after: float) -> str:
 
 
 def one_sided(interval: "Interval") -> str:
-    """The bound of an interval of ratios of which only one bound is known: <0.204, >4.92; "" if both bounds are known.
-    """
+    """The bound of an interval of ratios of which only one bound is known: <0.204, >4.92; "" if both bounds are known."""
     if interval.only_known_side:
         return f"<{_ratio(interval.high)}" if interval.only_known_side < 0 else f">{_ratio(interval.low)}"
     return ""
@@ -279,7 +278,8 @@ PHASES = {
 
 
 def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
-    """Two texts about the seconds of builds by phase: a clause about the longest phase (of the named phases), a sentence about all phases.
+    """Two texts about the durations of the phases of builds: a clause about the longest phase (of the named phases),
+    and a sentence about all phases.
 
     Phases shorter than 0.05 s are left out. Both texts are "" if there are no phases.
     """
@@ -299,4 +299,4 @@ def cache_share(rate: float | None, remote: float | None) -> str:
     """
     if rate is None:
         return ""
-    return f"ccache {share(rate)}" + (f", {share(remote)} of that remote" if remote else "")
+    return f"{share(rate)} from ccache" + (f", {share(remote)} of these from its remote store" if remote else "")

@@ -183,8 +183,12 @@ def missing_reason_advice(explanation: Explanation, command: str, *, was_measure
     causes = [cause for cause in explanation.missing if cause != NO_COUNTERS]
     if was_measured and not causes:
         return "No function is known to be the reason."
-    reason = printable(causes[0].rstrip(".")) if was_measured else "it was not measured"
-    return f"No function is known to be the reason ({reason}). To measure the reason: `{command}`."
+    known = (
+        f"No function is known to be the reason ({printable(causes[0].rstrip('.'))})"
+        if was_measured
+        else "The reason was not measured"
+    )
+    return f"{known}. To measure the reason: `{command}`."
 
 
 def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "operation") -> str:

@@ -14,7 +14,8 @@ LEAST = 16  # fewest characters of the last column; with fewer, other columns ar
 
 
 def cut(text: str, width: int) -> str:
-    """``text``, cut to at most ``width`` columns of the terminal. If the text does not fit, … replaces its end."""
+    """``text``, cut to at most ``width`` columns of the terminal. If the text is too wide, its end is replaced by the
+    character "…"."""
     if cell_len(text) <= width:
         return text
     return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""

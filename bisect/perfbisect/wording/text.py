@@ -1,5 +1,5 @@
-"""Makes texts from repositories, tools and hosts safe and readable. This module imports no module that is slow to
-import."""
+"""Makes texts from repositories, tools and hosts safe and readable. This module imports no slow module, so that
+commands start fast."""
 
 import json
 import re
@@ -22,7 +22,7 @@ UNSAFE = re.compile(
 
 
 def safe(text: str) -> str:
-    r"""Text that is safe to print: characters that control a terminal or deceive a reader are escaped, and passwords
+    r"""The text, made safe to print: characters that control a terminal or deceive a reader are escaped, and passwords
     are masked.
 
     >>> print(safe("\x1b]0;title\x07"))
@@ -118,7 +118,7 @@ UNITS |= {metric: f"{metric}, ms" for metric in ("latency", "p95", "p99")}
 
 
 def with_unit(metric: str) -> str:
-    """The name of a metric with the unit of its values, for an axis or a row."""
+    """The name of a metric and the unit of its values, for an axis of a chart or a row of a table."""
     return UNITS.get(metric, metric_title(metric))
 
 

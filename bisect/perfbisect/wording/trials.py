@@ -39,7 +39,8 @@ def difference_text(metric: str, ratio: float) -> str:
 
 
 def cpu_time_suffix(chosen: PairingChosen | None) -> str:
-    """ " by CPU time" if ratios of a wall-clock metric are computed by CPU time; otherwise ""."""
+    """A suffix for the name of a metric: " by CPU time" if its ratios are computed from CPU time in place of wall-clock
+    time; otherwise ""."""
     return " by CPU time" * bool(chosen and chosen.together and chosen.by_cpu)
 
 
@@ -58,11 +59,11 @@ def relative_metric(trial: SessionState) -> str:
 
 
 def run_counts(trial: SessionState, rounds: str = "") -> str:
-    """A text with the numbers of rounds and runs of a trial, such as "5 rounds of 4 runs each". If ``rounds`` is given,
+    """A text with the numbers of rounds and runs of a trial, such as "5 rounds with 4 runs of each build". If ``rounds`` is given,
     it replaces the number of requested rounds."""
     runs, request, number_of_runs = comparable_runs(trial), trial.request, len(trial.runs)
     if len(runs) == number_of_runs:
-        return f"{rounds or count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
+        return f"{rounds or count(request.rounds, 'round')} with {count(request.runs, 'run')} of each build"
     way, other_way = ("paired", "interleaved")[:: 1 if trial.is_paired else -1]
     purpose = "only to choose between paired and interleaved runs" if trial.pairing else "for information only"
     counted = f"{count(len(runs), f'{way} run')} in {count(len({run.round for run in runs}), 'round')}"
@@ -129,10 +130,10 @@ def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
     if comparison.excludes_one:
         nearer, farther = sorted((100 * abs(low), 100 * abs(high)))
         places = 0 if farther - nearer >= 2 else 1 if farther - nearer >= 0.2 else 2
-        yield f"{metric_text}{new_name} is {difference_text(metric, comparison.ratio)} ({decimals(nearer, places)}–{decimals(farther, places)} %) than {metric_text}{old_name}{cpu_suffix}: {runs} each."
+        yield f"{metric_text}{new_name} is {difference_text(metric, comparison.ratio)} ({decimals(nearer, places)}–{decimals(farther, places)} %) than {metric_text}{old_name}{cpu_suffix}: {runs} of each build."
     else:
         span = f"{percent(-low)} {less} and {percent(high)} {more}"
-        yield f"No difference is shown: {metric_text}{new_name} is between {span} than {metric_text}{old_name}{cpu_suffix}, {runs} each."
+        yield f"No difference is shown: {metric_text}{new_name} is between {span} than {metric_text}{old_name}{cpu_suffix}; {runs} of each build."
         yield MORE_ROUNDS
 
 
@@ -144,8 +145,10 @@ def difference_lines(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Ite
             better = (comparison.ratio > 1) is find_metric(metric).higher_is_better
             line = f"  {row.work}: ×{ratio(comparison.interval)}, {difference_text(metric, comparison.ratio)}"
             lines_by_direction.setdefault(better, []).append((-abs(math.log(comparison.ratio)), line))
-    numbers = f"{len(lines_by_direction.get(False, []))} are worse and {len(lines_by_direction.get(True, []))} better"
-    yield f"Of {count(len(rows), 'result')} {numbers}, of which at most 5 % are expected to be false{':' if lines_by_direction else '.'}"
+    numbers = (
+        f"{len(lines_by_direction.get(False, []))} became worse and {len(lines_by_direction.get(True, []))} better"
+    )
+    yield f"Of {count(len(rows), 'result')}, {numbers}. At most 5 % of these differences are expected to be false."
     for better, word in ((False, "Worse"), (True, "Better")):
         if lines := lines_by_direction.get(better):
             yield f"{word}:"
@@ -173,9 +176,9 @@ def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
     yield f"Reverting {names} on {bad} {'regains' if worse else 'takes back'} {share_text}."
     match revert_outcome(regained_share):
         case RevertOutcome.REGAINS if high < 1:
-            yield "That is a part of the difference: other changes, or code that depends on the reverted commits, cause the rest."
+            yield "The revert removes only a part of the difference: other changes, or code that depends on the reverted commits, cause the rest."
         case RevertOutcome.REGAINS if low > 1:
-            yield "That is more than the whole difference: other changes have the opposite effect, or the revert has an effect of its own."
+            yield "The revert removes more than the whole difference: other changes have the opposite effect, or the revert has an effect of its own."
         case RevertOutcome.REGAINS:
             yield "There is no evidence that other changes contribute to the difference."
         case RevertOutcome.NOTHING:
@@ -223,7 +226,7 @@ def pairing_chosen(ways: PairingComparison, good: str = "good", bad: str = "bad"
         return PairingChosen(True, reason, beside=ways.paired_ratio)
     noise = percent(ways.interleaved_noise)
     if ways.is_clear:
-        evidence = f"interleaved runs already show {change(ways.interleaved_ratio.middle)}, clearly more than the standard deviation of their ratio, {noise}"
+        evidence = f"interleaved runs already show {change(ways.interleaved_ratio.middle)}, clearly more than {noise}, the standard deviation of their ratio"
         return PairingChosen(False, f"Builds run interleaved: {evidence}.")
     if ways.waiting_share:
         waiting = percent(ways.waiting_share)

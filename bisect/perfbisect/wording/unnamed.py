@@ -37,16 +37,16 @@ REASONS = {
     Reason.MINUTES_SPENT: "the time limit (--max-time) is reached",
 }
 
-RESUME_WITH = "bisect resume {{hunt}} {}{{history}}, which repeats no finished work."
+RESUME_WITH = "bisect resume {{hunt}} {}{{history}} (MORE: {}). Finished work is not repeated."
 DOUBTED = (Reason.NOT_CONFIRMED, Reason.BY_CHANCE)  # with these reasons, even a single suspect may not be the culprit
 NEXT = {  # reason → advice
     Reason.TOO_NOISY: "longer runs (--time), a quieter host, or a metric with less noise (--metric instructions/o).",
     Reason.NOT_CONFIRMED: "longer runs (--time) or a quieter host.",
     Reason.BY_CHANCE: "longer runs (--time); or another --variant, because other compiler settings change the code layout.",
     Reason.LAYOUT_TIE: "another --variant or compiler, which changes the code layout. More runs do not help.",
-    Reason.RUNS_SPENT: RESUME_WITH.format("--max-runs MORE"),
-    Reason.BUILDS_SPENT: RESUME_WITH.format("--max-builds MORE"),
-    Reason.MINUTES_SPENT: RESUME_WITH.format("--max-time MORE"),
+    Reason.RUNS_SPENT: RESUME_WITH.format("--max-runs MORE", "a number of further runs"),
+    Reason.BUILDS_SPENT: RESUME_WITH.format("--max-builds MORE", "a number of further builds"),
+    Reason.MINUTES_SPENT: RESUME_WITH.format("--max-time MORE", "further time, such as 30m"),
     Reason.GOOD_UNMEASURABLE: "another good revision; or make good build and run, with --patch FILE or a change of the recipe.",
     Reason.BAD_UNMEASURABLE: "another bad revision; or make bad build and run, with --patch FILE or a change of the recipe.",
     Reason.NO_HOST: "repeat the hunt when a host can be reached.",

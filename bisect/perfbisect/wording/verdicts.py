@@ -59,8 +59,7 @@ def classification_name(classification: Classification) -> str:
 
 
 def exit_status(verdict: Verdict) -> int:
-    """The exit status of a verdict: 0 if a culprit is named, 1 if no change was found, 2 if the verdict is
-    inconclusive."""
+    """The exit status of a verdict: 0 if a culprit is named, 1 if no change was found, 2 if inconclusive."""
     match verdict:
         case Found():
             return 0
@@ -73,8 +72,7 @@ def exit_status(verdict: Verdict) -> int:
 
 
 def effect(ratio: Interval, metric: str) -> str:
-    """A ratio in words: "a drop of 29 %"; if slow runs were stopped early, only a bound: "at least 4.9 times slower".
-    """
+    """A ratio in words: "a drop of 29 %"; if slow runs were stopped early, a bound: "at least 4.9 times slower"."""
     if not ratio.only_known_side:
         return change(ratio.middle, 0.0 if ratio.excludes_one else NOTHING)
     factor = 1 / ratio.high if ratio.only_known_side < 0 else ratio.low
@@ -126,7 +124,7 @@ class VerdictSentences:
     @property
     def older_advice(self) -> str:
         """The advice to search older commits, for a hunt that found no change for the worse in the range."""
-        return f"if good may already be slow, start from an older revision: bisect run OLDER {self.commit_of(0).short_sha} (the present good is then bad)"
+        return f"if good may already be slow, start from an older revision: bisect run OLDER {self.commit_of(0).short_sha} (the good revision of this hunt becomes bad)"
 
     def ends_ratio(self, interval: Interval) -> str:
         """The clause with the ratio of bad to good: QPS of bad is 0.712 (0.698–0.726) of QPS of good."""
@@ -158,8 +156,7 @@ class VerdictSentences:
             yield f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of its changed paths."
 
     def undone_by_others(self, interval: Interval) -> Iterator[str]:
-        """A sentence if bad has less than half of the culprit's effect, because other commits undo most of the change.
-        """
+        """A sentence if bad has less than half of the culprit's effect, because other commits undo the change."""
         ends = self.state.belief.effect if self.state.belief else UNKNOWN
         are_comparable = ends.has_known_bound and not (ends.only_known_side or interval.only_known_side)
         shares = (math.log(end) / math.log(interval.middle) for end in (ends.low, ends.high))
@@ -330,8 +327,7 @@ class VerdictSentences:
         yield from (f"  {line}" for line in self.suspect_lines(verdict))
 
     def suspect_lines(self, verdict: Inconclusive) -> Iterator[str]:
-        """A line for each of the ``LISTED`` most probable suspects, oldest first, and one line for all other suspects.
-        """
+        """A line for each of the ``LISTED`` most probable suspects, oldest first, and a line for all other suspects."""
         pairs = list(zip(verdict.candidates, verdict.probabilities, strict=True))
         shown = sorted(pairs[:LISTED])
         yield from (f"  {chance(p):>6}  {cited(self.commit_of(candidate))}" for candidate, p in shown)
@@ -352,8 +348,8 @@ class VerdictSentences:
             yield f"Not reproduced: on this host, {ends}; a change of {percent(verdict.detectable)} or more is excluded."
             yield from self.count_sentences()
             yield from self.class_effect_lines(verdict.effects)
-            further = f" If the change may be below {percent(verdict.detectable)}: longer runs (--time) or a metric with less noise."
-            further += " If it may depend on the machine: another host."
+            further = f" If the change may be smaller than {percent(verdict.detectable)}, use longer runs (--time) or a metric with less noise."
+            further += " If the change may depend on the machine, use another host."
             yield f"Try next: {self.older_advice}.{further * (verdict.detectable >= EXACTLY)}"
 
     def inconclusive(self, verdict: Inconclusive) -> Iterator[str]:
@@ -368,12 +364,11 @@ class VerdictSentences:
         yield next_advice(verdict, self.skip_of, self.state.id, self.history)
 
     def narrowed(self, verdict: Inconclusive) -> str:
-        """A clause about the commits that are probably the culprit: their number, their probability, and the number of
-        others."""
+        """A clause about the commits that can be the culprit: their number, probability, and the number of others."""
         size = len(verdict.candidates)
         if not size:
             is_outside = verdict.reason is Reason.NOT_IN_BAD
-            return f"No commit {'of the range is the culprit' if is_outside else 'can be named, and none is excluded'}"
+            return f"No commit {'of the range is the culprit' if is_outside else 'can be named, and no commit is excluded'}"
         noun = "part" if self.state.started and self.state.started.parts else "commit"
         suspects = f"this {noun}" if size == 1 else f"one of these {count(size, noun)}"
         others = (self.state.started.possible_culprits if self.state.started else 0) - size

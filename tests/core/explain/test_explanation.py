@@ -223,7 +223,7 @@ def test_operations_of_runs_of_fixed_length_follow_from_the_rate(metric: str) ->
     before, after = ([replace(run(1), reported=rate, unit="" if metric == "rate" else "s")] * 3 for rate in rates)
     profiled = [sampled("p", reported=rates[0], scan=20, log=80), sampled("c", reported=rates[1], scan=60, log=40)] * 3
     found = explanation(profiled, "p", "c", (before, after), metric=metric)
-    assert found.operation == ("thousandth of a run before" if metric == "rate" else "0.001 operations")
+    assert found.operation == ("thousandth of a run of the parent" if metric == "rate" else "0.001 operations")
     ratios = {row.name: round(row.ratio.middle, 3) for row in found.counters}
     assert (ratios["cpu/o"], ratios["time/o"]) == (2, 2)
     factors = {row.function: row.culprit / row.parent for row in found.functions}

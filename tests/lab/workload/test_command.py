@@ -79,8 +79,8 @@ def test_failure_of_a_command_is_reported_with_its_reason() -> None:
         (ended(stderr="timed: line 4: ./x: No such file", clock="1 127 3"), "status 127: ./x: No such file"),
         (ended(status=1, clock=""), "the command could not be run: the command printed nothing"),
         (ended("n=x"), "the output has 'x' where n=(.*) matches, which is not a number above 0"),
-        (ended("m=1"), "the output has no metric: no text matches n=(.*)"),
-        (replace(ended("m=1", stderr="n=8"), is_whole=False), "no text matches n=(.*)"),
+        (ended("m=1"), "the output has no metric: no text matches the pattern n=(.*)"),
+        (replace(ended("m=1", stderr="n=8"), is_whole=False), "no text matches the pattern n=(.*)"),
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
             run_result(how, workload("x", rate="n=(.*)"))

@@ -59,18 +59,18 @@ def batch(given: CommandOptions) -> int:
 
     \b
     Examples:
-      bisect batch hunts.toml --dry-run      check the file
-      bisect batch hunts.toml
-      bisect batch hunts.toml --page pages/  an index and a page for each hunt
-      bisect resume --all                    after Ctrl-C
-      bisect batch hunts.toml --submit slurm
-      bisect batch b3                        the Slurm jobs of batch b3
+      bisect batch hunts.toml --dry-run        check the file
+      bisect batch hunts.toml                  begin or continue the hunts of the file
+      bisect batch hunts.toml --page pages/    an index and a page for each hunt
+      bisect resume --all                      continue after Ctrl-C
+      bisect batch hunts.toml --submit slurm   submit each hunt as a Slurm job
+      bisect batch b3                          print the Slurm jobs of batch b3
 
     \b
     FILE has the options of `bisect run` as keys, without --:
       [defaults]
       builder = "sqlite"
-      any-host = ["c8-1", "c8-2"]     # each hunt on one of these hosts; host = [...]: on all of them
+      any-host = ["c8-1", "c8-2"]     # each hunt on one of these hosts; host = [...]: each hunt on all hosts
       max-time = "2h"
       slurm = ["--constraint=quiet"]  # options of sbatch
 

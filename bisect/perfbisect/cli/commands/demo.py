@@ -27,11 +27,11 @@ WRONG = 1
 @options_command()
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed from which the history is generated.")
 @click.option(
-    "--drop", type=ShareParam(), help="Size of the planted drop of the speed. Default: 25% to 60%, by the seed."
+    "--drop", type=ShareParam(), help="Size of the planted drop of the speed. Default: 25% to 60%, chosen by the seed."
 )
 @click.option(
     "--changes", type=click.IntRange(1, 3), default=1,
-    help="Number of commits to plant. Each slows another workload; `compare --hunt` finds all of them.",
+    help="Number of commits to plant. Each commit slows a different workload. `compare --hunt` finds all of them.",
 )  # fmt: skip
 @hosts_option
 @inventory_option
@@ -49,14 +49,14 @@ def demo(given: CommandOptions) -> int:
 
     \b
     Examples:
-      bisect demo
-      bisect demo --seed 7
+      bisect demo                      plant one commit, and find it
+      bisect demo --seed 7             another repository and another planted commit
       bisect demo --seed 7 --drop 8%   plant a drop of 8 %
       bisect demo --host dell32        measure on a host of hosts.toml
       bisect demo --changes 3          plant three commits, each for another workload
 
     \b
-    Exit status: 0 if each planted commit is named and no other commit.
+    Exit status: 0 if the verdicts name all planted commits and no other commit.
     """
     if given.changes > 1 and given.view:
         raise click.UsageError(
@@ -126,5 +126,5 @@ def is_repository_of_demo(answer_file: Path) -> bool:
         msgspec.json.decode(answer_file.read_bytes(), type=DemoAnswer)
     except msgspec.DecodeError:
         text = f"The folder contains {answer_file}, which `bisect demo` did not write."
-        raise UsageError(text, "Give --folder a new folder.") from None
+        raise UsageError(text, "Give the path of a new folder with --folder.") from None
     return True

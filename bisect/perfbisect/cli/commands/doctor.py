@@ -61,10 +61,10 @@ def doctor(given: CommandOptions) -> int:
 
     \b
     Examples:
-      bisect doctor
-      bisect doctor spare --builder sqlite-amalgamation --workload update-index
-      bisect doctor --all --builder mysql
-      bisect doctor spare --json | jq '.findings[] | select(.level != "ok")'
+      bisect doctor                         check this machine
+      bisect doctor spare --builder sqlite-amalgamation --workload update-index   check host spare
+      bisect doctor --all --builder mysql   check all hosts of hosts.toml
+      bisect doctor spare --json | jq '.findings[] | select(.level != "ok")'   only problems
 
     \b
     Each hunt begins with the same checks, and shows only refusals and warnings. With --all, a build host is checked
@@ -254,6 +254,6 @@ def host_lines(name: str, facts: "HostFacts | None", results: Sequence[Finding])
     refused = level_count(results, Severity.REFUSED)
     yield ""
     yield (
-        f"{name} is {'not fit' if refused else 'fit'} to measure on: {refused} refused,"
+        f"{name} is {'not fit' if refused else 'fit'} to measure on: {count(refused, 'refusal')},"
         f" {count(level_count(results, Severity.WARNING), 'warning')}, {count(level_count(results, Severity.NOTE), 'note')}."
     )

@@ -51,15 +51,15 @@ def gc(given: CommandOptions) -> int:
 
     \b
     Examples:
-      bisect gc --dry-run
-      bisect gc spare --keep 20G
-      bisect gc --keep 0
-      bisect gc --shared --keep 200G
+      bisect gc --dry-run              print what would be removed
+      bisect gc spare --keep 20G       keep at most 20 GB on host spare
+      bisect gc --keep 0               remove everything that no unfinished hunt needs
+      bisect gc --shared --keep 200G   keep at most 200 GB of shared builds
 
     \b
-    Removes builds, datasets, jobs and logs below the host's root folder, the least recently used first. Builds and
-    datasets that hunts without a verdict need are kept for 30 days. The size of the compiler cache is limited
-    by ccache_size in hosts.toml. Machines that a killed session has leased are released.
+    `bisect gc` removes builds, datasets, jobs and logs below the host's root folder, the least recently used
+    first. Builds and datasets that hunts without a verdict need are kept for 30 days. The size of the compiler
+    cache is limited by ccache_size in hosts.toml. Machines that a killed session has leased are released.
     Exit status: 0, or 4 if a machine could not be released.
     """
     from contextlib import nullcontext

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # The columns that a narrow terminal omits, in the order in which they are omitted.
 DISPENSABLE = ("runs", "builds", "host", "prob.", "builder", "range", "when")
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "prob.", "state", "subject")
-DONE = {"compare": "compared", "prove": "proved", "noise": "A/A"}  # kind of a complete trial → its state in the table
+DONE = {"compare": "compared", "prove": "proved", "noise": "A/A test"}  # kind of a complete trial → its state
 CONFLICTS = 1  # exit status
 ORIGIN = HEAD.index("range")  # the index of the column with the origin of imported hunts
 
@@ -56,18 +56,18 @@ ORIGIN = HEAD.index("range")  # the index of the column with the origin of impor
 @from_option
 @history_option
 def history(given: CommandOptions) -> None:
-    """List hunts, comparisons, proofs and A/As, the oldest first. Subcommands copy sessions between histories.
+    """List hunts, comparisons, proofs and A/A tests, the oldest first. Subcommands copy sessions between histories.
 
     \b
     Examples:
-      bisect history
-      bisect history --json | jq '.[] | select(.state == "found")'
-      bisect history export mine.db          write a copy; see bisect history export --help
-      bisect history import theirs.db        add the sessions of another history
-      bisect history --from central          list the sessions of a team; see bisect push --help
+      bisect history                    list all sessions
+      bisect history --json | jq '.[] | select(.state == "found")'   only hunts with a culprit
+      bisect history export mine.db     write a copy; see bisect history export --help
+      bisect history import theirs.db   add the sessions of another history
+      bisect history --from central     list the sessions of a team; see bisect push --help
 
     \b
-    Ids: 12 is a hunt, c3 a comparison, p5 a proof, n4 a noise measurement. `bisect show ID` prints its report. The history is an
+    Ids: 12 is a hunt, c3 a comparison, p5 a proof, n4 an A/A test. `bisect show ID` prints the report. The history is an
     SQLite file, which `bisect query`, sqlite-utils and Datasette can read.
     """
     if click.get_current_context().invoked_subcommand:
@@ -105,7 +105,7 @@ def session_table(sessions: Sequence[SessionSummary], *, central: bool = False) 
     return "\n".join(
         [
             *lines,
-            *(f"{id_} failed: {printable(session.failure)}" for (id_, *_), session in pairs if session.failure),
+            *(f"Session {id_} failed: {printable(session.failure)}" for (id_, *_), session in pairs if session.failure),
             *([f"Ids: {', '.join(examples)}. `bisect show ID` prints the report."] if examples else []),
         ]
     )
@@ -137,7 +137,7 @@ def batch_line(batch: "Batch") -> str:
 @click.argument("hunts", metavar="[HUNT…]", type=SessionIdParam(ANY), nargs=-1, shell_complete=complete_id)
 @history_option
 def export(given: CommandOptions) -> None:
-    """Copy HUNTs, comparisons and A/As (default: all), with their logs, to FILE, a new history.
+    """Copy HUNTs, comparisons and A/A tests (default: all), with their logs, to FILE, a new history.
 
     \b
     Examples:
@@ -145,7 +145,7 @@ def export(given: CommandOptions) -> None:
       bisect history export two.db 12 13 c3 b2   hunts 12 and 13 with their proofs, a comparison, and the hunts of a batch
 
     \b
-    FILE is a complete history: bisect show 12 --history FILE. Passwords in it are masked.
+    FILE is a complete history: bisect show 12 --history FILE. Passwords in FILE are masked.
     """
     from perfbisect.store import transfer
     from perfbisect.store.connection import history_option as same_history
@@ -170,7 +170,7 @@ def export(given: CommandOptions) -> None:
             unfinished.rename(file)
     hunts_written = sum(copied.source_name.startswith("hunt") for copied in done)
     trials = len(done) - hunts_written
-    also = f"; comparisons, proofs and A/As: {trials}" if trials else ""
+    also = f"; comparisons, proofs and A/A tests: {trials}" if trials else ""
     say(f"{file}: {count(hunts_written, 'hunt')}{also}")
 
 
@@ -186,17 +186,17 @@ def export(given: CommandOptions) -> None:
 )
 @history_option
 def import_(given: CommandOptions) -> int:
-    """Add the hunts, comparisons and A/As of FILEs to the history. They get new numbers. Sessions imported before are
-    updated.
+    """Add the hunts, comparisons and A/A tests of FILEs to the history. The sessions get new numbers. Sessions that were
+    imported before are updated.
 
     Imported sessions are listed and reported, but no new hunt uses their runs: their hosts are other machines than
     yours, even if the names are equal.
 
     \b
     Examples:
-      bisect history import theirs.db
-      bisect history import from-mail.db --from NAME
-      bisect history import laptop.db --own        my own hunts, from another machine
+      bisect history import theirs.db                  add all sessions of theirs.db
+      bisect history import from-mail.db --from NAME   store NAME as the owner of the sessions
+      bisect history import laptop.db --own            my own hunts, from another machine
 
     \b
     Importing a file twice adds nothing. Exit status: 0, or 1 if a hunt was continued in both histories; this hunt
@@ -265,21 +265,21 @@ def print_imported(file: Path, imported: "Sequence[CopyResult]") -> int:
 @click.option("--sql", is_flag=True, help="Print the SQL that creates a central history. Push nothing.")
 @history_option
 def push(given: CommandOptions) -> int:
-    """Copy new hunts, comparisons and A/As of the local history to a central history in PostgreSQL.
+    """Copy new hunts, comparisons and A/A tests of the local history to a central history in PostgreSQL.
 
     \b
     Examples:
-      bisect push --sql | psql postgresql://HOST/DATABASE    once: create tables, views and roles
-      bisect push --to postgresql://HOST/DATABASE --as ORIGIN
-      bisect push                                  to the address in config.toml
-      bisect history --from central                list its sessions
-      bisect show ORIGIN:12 --from central
+      bisect push --sql | psql postgresql://HOST/DATABASE       once: create tables, views and roles
+      bisect push --to postgresql://HOST/DATABASE --as ORIGIN   to this address, as ORIGIN
+      bisect push                                               to the address in config.toml
+      bisect history --from central                             list the sessions of the central history
+      bisect show ORIGIN:12 --from central                      print hunt 12 of ORIGIN
 
     \b
-    With this in config.toml, each session is pushed while it runs, and when it ends:
+    With these lines in config.toml, each session is pushed while it runs, and when it ends:
       [central]
       address = "postgresql://HOST/DATABASE"   # the password is in ~/.pgpass
-      origin = "ORIGIN"                             # default: USER@MACHINE
+      origin = "ORIGIN"                        # default: USER@MACHINE
 
     \b
     Only new data is sent. To continue an interrupted push, repeat the command. Passwords in addresses are masked.

@@ -41,7 +41,7 @@ LEASED = ":"  # in the name of a leased host
 )
 @click.option(
     "--like", metavar="ID", type=SessionIdParam("n"),
-    help="With --check: build and workload of this and later checks: those of the A/A n4, or of hunt 12 and its good revision. Default: as in the last check.",
+    help="With --check: measure the build and the workload of A/A test n4, or good in hunt 12, in this and later checks. Default: as in the last check.",
 )  # fmt: skip
 @click.option(
     "--accept",
@@ -55,11 +55,11 @@ def hosts(given: CommandOptions) -> int:
 
     \b
     Examples:
-      bisect hosts
-      bisect hosts --show local
-      bisect hosts --check c8-1 c8-2 --like n4  check two hosts with the build and workload of A/A n4
-      bisect hosts --check                      each day: check all hosts that were checked before
-      bisect hosts --accept c8-1                declare an unfit host fit
+      bisect hosts                               list the hosts
+      bisect hosts --show local                  print the settings of host local
+      bisect hosts --check c8-1 c8-2 --like n4   check two hosts with the build and workload of A/A test n4
+      bisect hosts --check                       each day: check all hosts that were checked before
+      bisect hosts --accept c8-1                 declare an unfit host fit
 
     \b
     A host becomes unfit if two successive checks find it 5 % slower than in its earlier checks (their
@@ -81,7 +81,7 @@ def hosts(given: CommandOptions) -> int:
     if given.like and not check:
         raise click.UsageError(f"--like works only with --check: bisect hosts --check [NAME] --like {given.like}")
     if actions > 1 or bool(names) > check + given.accept or given.accept > bool(names):
-        raise click.UsageError("Give only one of: --show NAME, --check [NAME]..., --accept NAME....")
+        raise click.UsageError("Give only one of the options --show, --check and --accept.")
     leases = {lease.name: lease for lease in load_leases(hosts)}
     if show:
         entry = leases.get(show) or load_host(show, hosts)
@@ -156,7 +156,7 @@ def make_checks(listed: Collection[str], given: CommandOptions) -> bool:
     checked_before = dict.fromkeys(course[-1].check.host for course in checks_by_machine(history, listed).values())
     if not (names or checked_before):
         raise click.UsageError(
-            "No host was checked before. Give the names of the hosts, and the A/A or hunt with the build to measure:"
+            "No host was checked before. Give the names of the hosts, and the A/A test or hunt that has the build to measure:"
             " bisect hosts --check NAME --like ID"
         )
     settings: Settings | None = None

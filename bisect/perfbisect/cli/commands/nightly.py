@@ -66,12 +66,12 @@ def nightly(given: CommandOptions) -> int:
     \b
     Examples:
       git fetch -q && bisect nightly origin/main --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
-      bisect nightly origin/main -b mysql -w point,write --repo ~/src/mysql --host spare --wait
-      bisect nightly main -b sqlite -w scan --repo ~/src/sqlite --notify ~/bin/mail --page ~/public/perf
-      bisect nightly main -b kv -w get --repo . --metric instructions/o --min-effect 0.5%
+      bisect nightly origin/main -b mysql -w point,write --repo ~/src/mysql --host spare --wait   a recipe
+      bisect nightly main -b sqlite -w scan --repo ~/src/sqlite --notify ~/bin/mail --page ~/public/perf   reports
+      bisect nightly main -b kv -w get --repo . --metric instructions/o --min-effect 0.5%   another metric
 
     \b
-    For cron, a systemd timer or a CI job. Run `git fetch` before. To continue an interrupted night, repeat the
+    For cron, a systemd timer or a CI job. Run `git fetch` before each night. To continue an interrupted night, repeat the
     command; finished work is not repeated. Nights form a series if BRANCH, repository, builder, variant,
     workloads, metric, host and history are the same.
     Exit status: 0 the night is complete, even if a tip cannot be built or a hunt names no commit; 3 usage
@@ -106,7 +106,7 @@ def nightly(given: CommandOptions) -> int:
             return watched
 
         caller = CommandCallbacks(history, view_opener(history, None, sys.stderr), given.waiting, say=note)
-        found, ended = hunt_all(opened, read, caller, "to continue, repeat this command.")
+        found, ended = hunt_all(opened, read, caller, "To continue, repeat this command.")
     say("\n".join(branch_sentences(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
 
@@ -121,7 +121,9 @@ def watch_from_options(given: CommandOptions) -> "Watch":
     settings, builder, works = trial_recipes(requested_settings_of(given, good="", bad="", policy=policy))
     if builder.installed or not settings.repository:
         text = "The repository is missing."
-        raise UsageError(text, "Give your clone with --repo, and run `git fetch` before each night.")
+        raise UsageError(
+            text, "Give your clone with --repo, and run `git fetch` in the clone before each `bisect nightly`."
+        )
     settings, [tip] = resolve_commits(settings, builder, [given.branch])
     return Watch(given.branch, tip, settings, works)
 

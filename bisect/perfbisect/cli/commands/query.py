@@ -53,11 +53,11 @@ def query(given: CommandOptions) -> None:
 
     \b
     Examples:
-      bisect query --examples
-      bisect query 'select * from culprits'
-      bisect query 'select * from build_costs' --csv
-      bisect query "select * from culprits where hunt_id like 'ORIGIN:%'" --from central
-      bisect query "select name, sql from sqlite_master where type = 'table'" --json
+      bisect query --examples                          print further queries
+      bisect query 'select * from culprits'            all culprits
+      bisect query 'select * from build_costs' --csv   the durations of builds, as CSV
+      bisect query "select * from culprits where hunt_id like 'ORIGIN:%'" --from central   of one origin
+      bisect query "select name, sql from sqlite_master where type = 'table'" --json   all tables
 
     \b
     Useful views: culprits, candidates, rqps, build_costs. The column metric_value, in candidates and runs, has the

@@ -46,9 +46,9 @@ def builders(given: CommandOptions) -> None:
 
     \b
     Examples:
-      bisect builders
-      bisect builders --show demo
-      bisect builders --builders ~/my-builders
+      bisect builders                           all builders
+      bisect builders --show demo               one builder, with all settings
+      bisect builders --builders ~/my-builders  also your own builders in this folder
     """
     from perfbisect.recipes.build_systems import commented_commands
     from perfbisect.recipes.builder_reader import load_builder, load_builders
@@ -75,9 +75,9 @@ def workloads(given: CommandOptions) -> None:
 
     \b
     Examples:
-      bisect workloads
-      bisect workloads --builder demo
-      bisect workloads --show demo/update-index
+      bisect workloads                           all workloads
+      bisect workloads --builder demo            the workloads that builder demo can run
+      bisect workloads --show demo/update-index  one workload, with all settings
     """
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.toml import to_toml
@@ -121,10 +121,10 @@ def init(given: CommandOptions) -> int:
 
     \b
     Examples:
-      cd ~/src/kv && bisect init
-      bisect init --benchmark kv-get
-      bisect init --repo ~/src/kv --print
-      bisect init --repo ~/src/kv.git --name kv --into ~/recipes
+      cd ~/src/kv && bisect init           recipes for the clone ~/src/kv
+      bisect init --benchmark kv-get       measure the program kv-get of the build
+      bisect init --repo ~/src/kv --print  only show the recipes
+      bisect init --repo ~/src/kv.git --name kv --into ~/recipes    write the recipes to ~/recipes
 
     \b
     The recipes are guesses: check the two files. No program of the repository is executed, and no file is
@@ -170,7 +170,9 @@ def _choose_benchmark(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmar
 
     names = [benchmark.workload.name for benchmark in benchmarks]
     if name not in ("", *names):
-        raise UsageError(f"The two ends have no common benchmark {name!r}.", f"Common benchmarks: {', '.join(names)}.")
+        raise UsageError(
+            f"There is no benchmark {name!r} in both good and bad.", f"Common benchmarks: {', '.join(names)}."
+        )
     if not name and len(names) > 1 and sys.stdin and sys.stdin.isatty() and sys.stdout.isatty():
         say("\n".join(f"  {number:10}  {printable(benchmark.what)}" for number, benchmark in enumerate(benchmarks, 1)))
         name = names[ask("Which benchmark", len(names)) - 1]
@@ -186,19 +188,23 @@ def _known_lines(known: "KnownRepository") -> list[str]:
     builder = known.builder
     words = ["bisect", "run", known.good, known.bad, "--builder", builder.name, "--workload", known.workload]
     return [
-        f"{known.repository.folder} already has a recipe: builder {builder.name}, {builder.summary}.",
-        "No file was written. Run:",
+        f"perfbisect already has a recipe for {known.repository.folder}: builder {builder.name} ({builder.summary}).",
+        "No file was written. To search with this recipe:",
         f"  {shell_words([*words, '--repo', str(known.repository.folder)])}",
-        f"Other workloads: bisect workloads. To write your own recipe nevertheless: --name my-{builder.name}",
+        f"To list other workloads: bisect workloads. To write your own recipe nevertheless: bisect init --name my-{builder.name}",
     ]
 
 
 def _proposal_lines(proposed: "RepositoryProposal") -> list[str]:
     proposal, range_ = proposed.proposal, proposed.range
-    tagged = f", tagged {proposal.patterns[0]}" if proposal.patterns else ": the clone has no tags of releases"
+    tagged = (
+        f", from tags of the form {proposal.patterns[0]}"
+        if proposal.patterns
+        else ": the clone has no tags of releases"
+    )
     rows = {
         "tree": f"{proposed.files:,} files" + (f", most in {proposed.language}" if proposed.language else ""),
-        "ends": f"{range_.good} and {range_.bad}{tagged}",
+        "good, bad": f"{range_.good} and {range_.bad}{tagged}",
         "built by": proposal.system or "no build: the checkout is used unchanged",
         "ignored": ", ".join(proposal.ignore) or "nothing",
         "submodules": ", ".join(proposed.submodules) or "none",
@@ -213,7 +219,10 @@ def _write_new(files: dict[Path, str]) -> None:
 
     for file in files:
         if file.exists() or file.is_symlink():
-            raise UsageError(f"{file} exists already. No file was written.", "Remove the file, or give another --name.")
+            raise UsageError(
+                f"{file} exists already. No file was written.",
+                "Remove the file, or choose another name with --name NAME.",
+            )
     for file, text in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as stream:

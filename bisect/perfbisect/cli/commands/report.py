@@ -75,13 +75,13 @@ def report(given: CommandOptions) -> None:
     \b
     Examples:
       bisect report                          the latest hunt; the file is hunt-12.html
-      bisect report 12 --output why.html
+      bisect report 12 --output why.html     hunt 12; the file is why.html
       bisect report c3                       a comparison
       bisect report b2 --output pages/       a batch: an index and a page for each hunt
       bisect report 12 --markdown            Markdown, on standard output
       bisect report 12 --speedscope 12.json  for https://www.speedscope.app
       bisect report --all pages/             an index and a page for each session
-      bisect report ORIGIN:12 --from central
+      bisect report ORIGIN:12 --from central    a hunt in the central history of a team
 
     \b
     A page is one file and needs no network. You can mail a page, or attach a page to an issue.
@@ -174,7 +174,7 @@ def write_all_pages(history: History, folder: Path, path: Path | None, hunts: Co
         try:
             page = session_page_html(history, session.id, path, index="index.html")
         except PerfBisectError as trouble:
-            note(f"The page of {session.id} was not written: {trouble}")
+            note(f"The page of session {session.id} was not written: {trouble}")
             continue
         cells[session.id] = Cell(str(session.id), link=page_name(session.id))
         write_and_print_path(folder / page_name(session.id), page, quiet=True)
@@ -204,15 +204,15 @@ def show(given: CommandOptions) -> None:
     \b
     Examples:
       bisect show              the latest hunt
-      bisect show 12
-      bisect show 12 --markdown > issue.md
-      bisect show 12 --json | jq .cases
+      bisect show 12           hunt 12
+      bisect show 12 --markdown > issue.md    a report for an issue or a mail
+      bisect show 12 --json | jq .cases       a part of the report as JSON
       bisect show c3           a comparison, with its counters
       bisect show c3 --tsv     the tables of the comparison, for other programs
       bisect show p5           a proof
-      bisect show n4           a noise measurement
+      bisect show n4           an A/A test
       bisect show b2           a batch: its hunts and their verdicts
-      bisect show ORIGIN:12 --from central
+      bisect show ORIGIN:12 --from central    a hunt in the central history of a team
     """
     from perfbisect.report import hunt as builder
     from perfbisect.report.command_line import bisect_command

@@ -51,15 +51,15 @@ UNFINISHED = ("interrupted", "failed")
 def resume(given: CommandOptions) -> int:
     """Continue a hunt or another session after an interruption or a failure. Finished work is not repeated.
 
-    HUNT is the id of a hunt, a comparison, a proof, a noise measurement or a batch. Default: the latest unfinished one.
+    HUNT is the id of a hunt, a comparison, a proof, an A/A test or a batch. Default: the latest unfinished session.
     Hunts that share builds are continued together. If a hunt has reached its --max-time, --max-builds or --max-runs,
     `bisect resume 12 --max-time 1h` continues hunt 12 for one more hour.
 
     \b
     Examples:
       bisect resume        the latest session that was interrupted or failed
-      bisect resume 12
-      bisect resume c3     a comparison; p5 is a proof, n4 a noise measurement
+      bisect resume 12     hunt 12
+      bisect resume c3     a comparison; p5 is a proof, n4 an A/A test
       bisect resume b3     hunts of several workloads that share their builds
       bisect resume --all  all interrupted hunts and batches, in parallel on several hosts
       bisect resume 12 --max-time 30m  a hunt that has reached its limit, for 30 more minutes
@@ -135,7 +135,7 @@ def why(given: CommandOptions) -> int:
     \b
     Examples:
       bisect why                   the latest hunt
-      bisect why 12
+      bisect why 12                hunt 12
       bisect why 12 --max-time 1h  with exact counts, which take long
 
     \b
@@ -152,9 +152,9 @@ def why(given: CommandOptions) -> int:
         if isinstance(verdict, Inconclusive) and len(verdict.candidates) == 1:
             leader = opened.candidates(number)[verdict.candidates[0]][:10]
             beside = command_to_compare(opened.settings(number), f"{leader}^", leader)
-            advice = f"The most probable commit is {leader}, without a proof. To compare it with its parent: {beside}"
+            advice = f"The most probable commit is {leader}, without a proof. To compare this commit with its parent: {beside}"
     if verdict is None:
-        text = f"Hunt {number} has no verdict, so no commit to explain."
+        text = f"Hunt {number} has no verdict, so there is no commit to explain."
         raise UsageError(text, f"To continue the hunt: {bisect_command('resume', str(number), history)}")
     if explained_step(verdict) is None:
         raise UsageError(f"The verdict of hunt {number} names no commit, so there is no commit to explain.", advice)
@@ -192,9 +192,9 @@ def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None
         batch = read_batch(opened, int(hunt[1:]))
     if batch.ended:
         text = f"All hunts of batch {hunt} have a verdict."
-        raise UsageError(text, f"To see them: {bisect_command('show', hunt, path)}")
+        raise UsageError(text, f"To see the hunts: {bisect_command('show', hunt, path)}")
     if not batch.is_one_process:
-        problem = f"Batch {hunt} was begun from a file, so `bisect batch` continues it."
+        problem = f"Batch {hunt} was begun from a file. Only `bisect batch` can continue the batch."
         raise UsageError(problem, f"To continue: {bisect_command('batch', batch.file, path)}")
     return batch
 

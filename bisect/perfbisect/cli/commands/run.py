@@ -50,7 +50,7 @@ COMMON = (
 @click.argument("good", shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
 @command_options
-@several_workloads_option("Workloads or groups of workloads (`bisect workloads`). They share all builds.")
+@several_workloads_option("Workloads or groups of workloads (`bisect workloads`). All workloads use the same builds.")
 @what_options
 @hosts_option
 @click.option(
@@ -110,19 +110,19 @@ def run(given: CommandOptions) -> int:
 
     \b
     Examples:
-      bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
+      bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'   any program
       bisect run v1.0 HEAD --build 'make -j{jobs}' --run './bench --benchmark_format=json' --only 'BM_Insert*'
-      bisect run 8.0.28 8.0.29 --builder mysql --workload update-index
-      bisect run 8.0.28 8.0.29 --builder mysql --workload scan,update-index,read-only
-      bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres
-      bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise
-      bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
-      bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric instructions/o --min-effect 0.1%
-      bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
-      bisect run 8.0.11 8.0.18 --builder mysql --workload scan --patch gcc-12.patch
-      bisect run 8.0.28 8.0.29 --builder mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
-      bisect run v1.0 HEAD --build 'make -j{jobs}' --run './engine query.sql' --slow-after 5
-      bisect run 8.0.28 8.0.29 --builder mysql --workload scan --notify ~/bin/mail-verdict
+      bisect run 8.0.28 8.0.29 --builder mysql --workload update-index   a recipe
+      bisect run 8.0.28 8.0.29 --builder mysql --workload scan,update-index,read-only   three workloads
+      bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres   your own clone
+      bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise   a rise of the latency
+      bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json   at most two hours
+      bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric instructions/o --min-effect 0.1%   small drops
+      bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2   two hosts
+      bisect run 8.0.11 8.0.18 --builder mysql --workload scan --patch gcc-12.patch   patch old commits
+      bisect run 8.0.28 8.0.29 --builder mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken   omit commits
+      bisect run v1.0 HEAD --build 'make -j{jobs}' --run './engine query.sql' --slow-after 5   stop slow runs
+      bisect run 8.0.28 8.0.29 --builder mysql --workload scan --notify ~/bin/mail-verdict   send the verdict
 
     \b
     GOOD and BAD are release numbers (8.0.28) or git revisions. GOOD..BAD means the same as GOOD BAD.
@@ -256,10 +256,10 @@ def steps(given: CommandOptions) -> int:
 
     \b
     Examples:
-      bisect steps results.csv
-      bisect steps data.js --only '*/1024' -- --build 'make -j{jobs}' --run ./bench --only '{series}'
-      bisect steps perf.json --hunt -- --repo ~/src/kv --builder kv --workload get
-      bisect steps results.csv --json | jq '.series[].steps[]'
+      bisect steps results.csv   print all steps
+      bisect steps data.js --only '*/1024' -- --build 'make -j{jobs}' --run ./bench --only '{series}'   some series
+      bisect steps perf.json --hunt -- --repo ~/src/kv --builder kv --workload get   hunt each step
+      bisect steps results.csv --json | jq '.series[].steps[]'   as JSON
 
     \b
     Commits are sorted by time. If a commit has several values, their median is used. A series needs 20 commits. The

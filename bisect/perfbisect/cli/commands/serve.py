@@ -46,12 +46,12 @@ def serve(given: CommandOptions) -> None:
 
     \b
     Examples:
-      bisect serve
-      bisect serve --port 8042 --open
-      bisect serve --sql                     SQL in Datasette; install it with: pip install 'perfbisect[serve]'
-      bisect serve --from central            the central history of a team; see bisect push --help
-      bisect serve --add-user NAME --password-file users
-      bisect serve --password-file users     require a login
+      bisect serve                         show the local history
+      bisect serve --port 8042 --open      use port 8042, and open a browser
+      bisect serve --sql                   SQL in Datasette; install it with: pip install 'perfbisect[serve]'
+      bisect serve --from central          the central history of a team; see bisect push --help
+      bisect serve --add-user NAME --password-file users   add a user
+      bisect serve --password-file users   require a login
 
     \b
     The server only reads the history. Hunts may write to the history at the same time. Ctrl-C ends the server.
@@ -81,7 +81,7 @@ def serve(given: CommandOptions) -> None:
         resolved = socket.getaddrinfo(address, given.port)
     except (OSError, UnicodeError):
         text = f"{printable(address)} is not an address of this machine."
-        raise UsageError(text, "Give another --address, or omit it.") from None
+        raise UsageError(text, "Give another --address, or omit this option.") from None
     only_this_machine = all(ip_address(socket_address[4][0]).is_loopback for socket_address in resolved)
     if not only_this_machine and not login:
         raise UsageError(
@@ -111,7 +111,7 @@ def store_user_password(name: str, file: Path | None) -> None:
     from perfbisect.cli.guard import add_user
 
     if file is None:
-        raise click.UsageError("--add-user needs --password-file FILE, the file that is written.")
+        raise click.UsageError("--add-user needs --password-file FILE: the user is added to FILE.")
     if sys.stdin.isatty():
         password = getpass.getpass(f"Password of {printable(name)}: ")
         if getpass.getpass("Once more: ") != password:

@@ -44,7 +44,7 @@ def _cost(text: str) -> tuple[float, str]:
     except ValueError:
         return MINUTES.parse(text), "minutes"
     if not (runs == 0 or 1e-6 <= runs <= 1e9):
-        raise ValueError("is not a number of runs up to 1e9, and not a duration. Write 10 or 15m.")
+        raise ValueError("is not a number of runs up to 1e9, and not a duration. Examples: 10, 15m.")
     return runs, "runs"
 
 
@@ -80,7 +80,7 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 @share_option(
     "--modes",
     "0%",
-    "Gap between two modes of layout. Every 20 to 200 commits, builds change to the other mode.",
+    "Simulate two modes of the layout, with this difference of speed. Every 20 to 200 commits, the mode changes.",
     none=True,
 )
 @click.option("--layouts", is_flag=True, help="Builds can be linked again in randomized layouts.")
@@ -121,18 +121,18 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 def simulate(given: CommandOptions) -> None:
     """Simulate hunts, and print their cost and how often their verdict is right.
 
-    Each hunt searches for a drop of the size --effect, among --commits commits or in the range GOOD..BAD of a real
-    repository, on a host with the noise --noise.
+    Each hunt searches for a drop of the size --effect, on a host with the noise --noise. The range has --commits
+    commits, or is the range GOOD..BAD of a real repository.
 
     \b
     Examples:
-      bisect simulate --commits 2000 --effect 5% --noise 2%
-      bisect simulate 8.0.28 8.0.29 --builder mysql --effect 10% --build-cost 15m --run-time 2m
-      bisect simulate v1.0 v1.1 --repo ~/src/engine --drift 2% --steps smaller --hunts 200
-      bisect simulate --effect 3% --noise 3% --max-time 12h
-      bisect simulate --effect 10% --steps before-and-after --all
-      bisect simulate --effect 5% --modes 15% --layouts
-      bisect simulate --build-cost 100 --build-hosts 4
+      bisect simulate --commits 2000 --effect 5% --noise 2%         2,000 commits
+      bisect simulate 8.0.28 8.0.29 --builder mysql --effect 10% --build-cost 15m --run-time 2m   a real range
+      bisect simulate v1.0 v1.1 --repo ~/src/engine --drift 2% --steps smaller --hunts 200   a host that drifts
+      bisect simulate --effect 3% --noise 3% --max-time 12h         at most 12 hours
+      bisect simulate --effect 10% --steps before-and-after --all   several changes
+      bisect simulate --effect 5% --modes 15% --layouts             code placement changes the speed
+      bisect simulate --build-cost 100 --build-hosts 4              long builds, on four build hosts
 
     \b
     Values of --steps, the commits that change the speed:

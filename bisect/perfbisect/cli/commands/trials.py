@@ -66,7 +66,7 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 )  # fmt: skip
 @click.option(
     "--each-release", default="", metavar="A..B", shell_complete=revision,
-    help="Instead of BUILDs, measure every release from A to B. For each step between them, print the command that finds its commit.",
+    help="Instead of BUILDs, measure every release from A to B. For each step of the speed, print the command that finds the commit.",
 )  # fmt: skip
 @click.option("--hunt", is_flag=True, help="After the table, find the commit that caused each real drop.")
 @effect_option("With --hunt, the smallest drop to search for. Default: 2%.")
@@ -79,26 +79,27 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 def compare(given: CommandOptions) -> int:
     """Measure each BUILD relative to the first BUILD.
 
-    The runs of all builds are interleaved, so that drift of the machine cancels. The table calls significant
-    differences real; at most 5 % of the differences that the table calls real are expected to be false. Red and green
-    mark real differences of 5 % or more. To compare machines instead of builds, use the builder named `host`: nothing
-    is built, and each --host is measured relative to the first --host. --each-release measures all releases of a range,
-    finds the releases at which the speed changed, and prints, for each such step, the command that finds the commit.
+    The runs of all builds are interleaved, so that the drift of the machine affects all builds equally. The table calls
+    significant differences real; at most 5 % of the differences that the table calls real are expected to be false. Red
+    and green mark real differences of 5 % or more. To compare machines instead of builds, use the builder named `host`:
+    nothing is built, and each --host is measured relative to the first --host. --each-release measures all releases of
+    a range, finds the releases at which the speed changed, and prints, for each such step, the command that finds the
+    commit.
 
     \b
     Examples:
-      bisect compare v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
-      bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write --host spare
-      bisect compare 8.0.28 8.0.29 8.0.30 -b mysql -w point,write --hunt
-      bisect compare 3.41.0 3.42.0 HEAD --builder sqlite --workload update-index
-      bisect compare 8.0.37 8.0.37@lto 8.0.37+my.cnf --builder mysql --workload point
-      bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan
-      bisect compare --builder host --workload cpu,memory --host old --host new
-      bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
-      bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
-      bisect compare c3 --hunt --dry-run     list the drops of a stored comparison, and the numbers of candidates
-      bisect compare c3 --hunt
-      bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1
+      bisect compare v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'   two commits
+      bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write --host spare   two releases
+      bisect compare 8.0.28 8.0.29 8.0.30 -b mysql -w point,write --hunt   find culprits
+      bisect compare 3.41.0 3.42.0 HEAD --builder sqlite --workload update-index   3 builds
+      bisect compare 8.0.37 8.0.37@lto 8.0.37+my.cnf --builder mysql --workload point   a variant, a configuration
+      bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan   installed builds
+      bisect compare --builder host --workload cpu,memory --host old --host new   two machines
+      bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8   a tarball and a commit
+      bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv   a file of ratios
+      bisect compare c3 --hunt --dry-run   list the drops of a stored comparison, and the numbers of candidates
+      bisect compare c3 --hunt             find the culprits of these drops
+      bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1   many releases
 
     \b
     A BUILD is a release number (8.0.28), a git revision, or NAME=PATH for a prebuilt system: a folder
@@ -162,7 +163,7 @@ def compare(given: CommandOptions) -> int:
         raise click.UsageError("--each-release measures all releases of its range. Omit the BUILDs.")
     if each_release and hunt:
         raise click.UsageError(
-            "--each-release and --hunt exclude each other: --each-release prints the commands that hunt its steps."
+            "--each-release and --hunt exclude each other: --each-release prints commands that hunt the steps in speed."
         )
     check_words(builds or (each_release,) * bool(each_release), settings, builder)
     series = None
@@ -201,7 +202,8 @@ def compare(given: CommandOptions) -> int:
 
 
 def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
-    """Hunt the drops of a comparison, and print the comparison with the culprits; returns the exit status.
+    """Hunt for the commits that caused the drops of a comparison, and print the comparison with these commits. Returns
+    the exit status.
 
     The progress of the hunts is shown in the same way as in `bisect run`. If an option such as --json selects the
     format of the comparison, the progress of the hunts is written to standard error, so that standard output contains
@@ -232,7 +234,7 @@ def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
     "--rev",
     metavar="REV",
     shell_complete=revision,
-    help="Release or git revision to build. Omit it with --builder host.",
+    help="Release or git revision to build. Omit --rev with --builder host.",
 )
 @command_options
 @what_options
@@ -243,16 +245,16 @@ def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
 def noise(given: CommandOptions) -> int:
     """Build one revision on HOST (default: local), and compare the build with itself (an A/A test).
 
-    A visit is one start of the server, followed by several runs. The report has the noise between visits and within
+    A visit is one start of the server, followed by several runs. The report shows the noise between visits and within
     visits, the smallest drop that a hunt can detect with a given number of runs, and the best duration of a run.
 
     \b
     Examples:
-      bisect noise local --rev HEAD --run ./bench
+      bisect noise local --rev HEAD --run ./bench   a command
       bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0 --repo ~/src/amalgamations
-      bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4
-      bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95
-      bisect noise spare -b host -w cpu     # noise of the machine, without a database
+      bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4   12 visits
+      bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95   another metric
+      bisect noise spare -b host -w cpu   the noise of the machine, without a database
 
     \b
     Later hunts with the same host, builder, variant, workload and options use the measured noise. Ctrl-C keeps all
@@ -268,7 +270,7 @@ def noise(given: CommandOptions) -> int:
     requested = requested_settings_of(given, good=rev, bad=rev)
     builder = builder_of(requested)
     if bool(builder.installed) == bool(rev):
-        missing = "--rev is missing. Give the revision to build, such as --rev HEAD. (The argument HOST is a host.)"
+        missing = "--rev is missing. Give the revision to build, such as --rev HEAD. (The argument of `bisect noise` is a host, not a revision.)"
         raise click.UsageError(f"The builder {builder.name} builds nothing. Omit --rev." if rev else missing)
     settings, _, chosen = trial_recipes(requested)
     if len(chosen) > 1:
@@ -297,10 +299,10 @@ def prove(given: CommandOptions) -> int:
 
     \b
     Examples:
-      bisect prove                 the latest hunt with a culprit
-      bisect prove 12
-      bisect prove 12 --visits 12  more rounds, for a narrower interval
-      bisect prove 12 --json | jq .proof
+      bisect prove                         the latest hunt with a culprit
+      bisect prove 12                      hunt 12
+      bisect prove 12 --visits 12          more rounds, for a narrower interval
+      bisect prove 12 --json | jq .proof   the result as JSON
 
     \b
     Ctrl-C keeps all finished runs; `bisect resume p5` continues proof p5. `bisect show p5` prints the
@@ -333,7 +335,8 @@ def prove(given: CommandOptions) -> int:
 @click.option("--max-time", type=MINUTES, default=0.0, help=TIME_LIMIT)
 @session_options
 def narrow(given: CommandOptions) -> int:
-    """Find the part of the culprit's diff that changed the speed. HUNT is by default the latest hunt with a culprit.
+    """Find the part of the culprit's diff that changed the speed. HUNT is by default the latest hunt that has named a
+    culprit.
 
     `bisect narrow` adds the parts of the diff to the culprit's parent, one after the other, and searches among the
     resulting states as among commits. The first rounds of the search find the file; the last rounds find the hunk or,
@@ -342,14 +345,14 @@ def narrow(given: CommandOptions) -> int:
 
     \b
     Examples:
-      bisect narrow            the latest hunt with a culprit
-      bisect narrow 12 --max-time 20m
-      bisect narrow b3         the culprits of all hunts of a batch
-      bisect narrow 12 --json
-      bisect report 13         write the page of the result, with the part marked in the diff
+      bisect narrow                     the latest hunt with a culprit
+      bisect narrow 12 --max-time 20m   hunt 12, for at most 20 minutes
+      bisect narrow b3                  the culprits of all hunts of a batch
+      bisect narrow 12 --json           print each event as JSON
+      bisect report 13                  write the page of the result, with the part marked in the diff
 
     \b
-    If a state does not build, parts are added in another order: build files and headers first, then
+    If a state does not build, parts are added in another sequence: build files and headers first, then
     definitions before uses. The search has its own number in `bisect history`, which `bisect resume`,
     `show`, `watch` and `report` accept. If a hunt or a batch has several culprits, there is a search of
     up to --max-time for each culprit. Your clone is only read.

@@ -47,18 +47,18 @@ UNDECIDED = 2
 def watch(given: CommandOptions) -> None:
     """Show hunts and comparisons that run in other terminals, as these terminals show them, until all have ended.
 
-    HUNT is the id of a hunt, a comparison (c3), a proof (p5), a noise measurement (n4) or a batch (b3). Default: all
+    HUNT is the id of a hunt, a comparison (c3), a proof (p5), an A/A test (n4) or a batch (b3). Default: all
     sessions that run now.
 
     \b
     Examples:
-      bisect watch           all running sessions
-      bisect watch 12 13 c3
-      bisect watch b3        the hunts of a batch that have begun
-      bisect watch --plain | grep verdict
+      bisect watch                          all running sessions
+      bisect watch 12 13 c3                 two hunts and a comparison
+      bisect watch b3                       the hunts of a batch that have begun
+      bisect watch --plain | grep verdict   only verdicts
 
     \b
-    The history is only read. Ctrl-C ends `bisect watch`; the sessions continue.
+    `bisect watch` only reads the history. Ctrl-C ends `bisect watch`; the sessions continue.
     """
     from perfbisect.hunt import watching
     from perfbisect.store.batches import batch_of_one_process
@@ -100,7 +100,7 @@ def session_numbers(session_id: int | str, history: "History") -> list[int]:
     begun = [hunt.hunt for hunt in read_batch(history, int(session_id[1:])).hunts if hunt.hunt is not None]
     if not begun:
         text = f"No hunt of batch {session_id} has begun."
-        raise UsageError(text, f"To see its hunts: {bisect_command('show', session_id, history.path)}")
+        raise UsageError(text, f"To see the hunts: {bisect_command('show', session_id, history.path)}")
     return begun
 
 
@@ -133,7 +133,7 @@ def replay(given: CommandOptions) -> int:
       bisect replay 12 --max-runs 40      the verdict after 40 runs
 
     \b
-    Exit status: as of `bisect run` with the same verdict; 2 without a verdict.
+    Exit status: the status of `bisect run` with the same verdict; 2 if the hunt has no verdict.
     """
     from perfbisect.core.domain.events import SessionStarted
     from perfbisect.core.domain.orders import Measure, Purpose

@@ -65,7 +65,8 @@ def given_builder(ctx: click.Context) -> "Builder | None":
 
 def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     """The revisions that can complete the typed word: versions of releases (from the builder's tags), branches and
-    tags. After GOOD.., the second revision is completed.
+    tags. After GOOD.., the second revision is completed. The revisions are read from the repository in --repo; without
+    --repo, from perfbisect's clone for the builder; without a clone, from the repository of the current folder.
     """
     from perfbisect.repository.commits import refs_with_subjects, versions_of_tags
     from perfbisect.repository.discovery import clone_path, open_repository

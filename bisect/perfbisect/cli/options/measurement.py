@@ -1,5 +1,5 @@
 """The options that several subcommands of `bisect` share: the measured system, the measurement, the rules of the
-search, and the recipes. Also converts these options to settings.
+search, and the recipes. The module also converts these options to settings.
 """
 
 from collections.abc import Iterable
@@ -115,7 +115,7 @@ what_options = adding_options(
     click.option(
         "--metric", default="", metavar="NAME", shell_complete=metric_names,
         help="qps, p95, cpu/o, instructions/o, … (/o: per operation). Default: the metric of the workload. If good and"
-        " bad do not differ in it, `bisect run` uses instructions/o.",
+        " bad do not differ in this metric, `bisect run` uses instructions/o.",
     ),
 )  # fmt: skip
 how_options = adding_options(

@@ -57,7 +57,7 @@ def _parsed_minutes(text: str) -> float:
     from perfbisect.recipes.builder import LONGEST
 
     parts = _DURATION.findall(text) if _DURATIONS.fullmatch(text) else [(text, "m")]
-    mistake = "is not a duration. Write 90s, 45m or 1h30m."
+    mistake = "is not a duration. Examples: 90s, 45m, 1h30m."
     minutes = sum(parsed_number(size, mistake) * _UNITS[unit[0]] for size, unit in parts)
     if not 0.001 <= 60 * minutes <= LONGEST:
         raise ValueError("is not between 1 millisecond and 30 years.")
@@ -70,7 +70,7 @@ def _parsed_bytes(text: str) -> int:
     try:
         return size_in_bytes(text)
     except ValueError:
-        raise ValueError("is not a size. Write 20G or 500M.") from None
+        raise ValueError("is not a size. Examples: 20G, 500M.") from None
 
 
 def _parsed_suspect(text: str) -> tuple[str, float]:
@@ -108,7 +108,7 @@ def _split_words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"cannot be split into words: {str(error).lower()}. Use quotes as in a shell.") from error
+        raise ValueError(f"cannot be split into words ({str(error).lower()}). Use quotes as in a shell.") from error
 
 
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|\\.")
@@ -165,21 +165,21 @@ def pattern_param(name: str, pattern: str, message: str, convert: Callable[[re.M
 ANY = "cpnb"  # letters of the ids of sessions
 BELOW = pattern_param(
     "PATH", r"(?:\./)?((?!/|(?:.*/)?\.\.(?:/|\Z))[^\t\n]*[^/\t\n])",
-    "is not the relative path of a file in the build. Write out-static/kvbench.", lambda match: match[1],
+    "is not the relative path of a file in the build. Example: out-static/kvbench.", lambda match: match[1],
 )  # fmt: skip
 NAME = pattern_param(  # the name that a user gives to a hunt
     "NAME", rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?",
-    "is not a name: use at most 60 letters, digits and signs. An id such as 12 is not allowed.", lambda match: match[0],
+    "is not allowed as a name: use at most 60 letters, digits and signs, and no id such as 12 or c3.", lambda match: match[0],
 )  # fmt: skip
 MEMBER = pattern_param(  # a hunt of a batch: (batch, place in the batch, job in Slurm or "")
     "BATCH:PLACE", r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", "is not a hunt of a batch.",
     lambda match: (int(match[1]), int(match[2]), match[3] or ""),
 )  # fmt: skip
 SECONDS = number_param(
-    "SECONDS", lambda seconds: 0 <= seconds <= LONGEST_WAIT, "is not a number of seconds from 0 to 30 years."
+    "SECONDS", lambda seconds: 0 <= seconds <= LONGEST_WAIT, "is not a number of seconds from 0 to 1,000,000,000."
 )
 FACTOR = number_param(
-    "FACTOR", lambda factor: 1 < factor <= MOST_TIMES, f"is not a number above 1 and up to {MOST_TIMES:,.0f}."
+    "FACTOR", lambda factor: 1 < factor <= MOST_TIMES, f"is not a number above 1 and at most {MOST_TIMES:,.0f}."
 )
 MINUTES = ParsedParam("TIME", _parsed_minutes)  # a bare number means minutes
 BYTES = ParsedParam("SIZE", _parsed_bytes)  # a size as in hosts.toml
@@ -200,7 +200,9 @@ class ShareParam(ParsedParam):
             if auto and text == AUTO:
                 return 0.0
             percent = text.endswith("%")
-            share = parsed_number(text.removesuffix("%"), "is not a share. Write 2% or 0.02.") / (100 if percent else 1)
+            share = parsed_number(text.removesuffix("%"), "is not a share. Examples: 2%, 0.02.") / (
+                100 if percent else 1
+            )
             if not (SMALLEST <= share <= 1 - SMALLEST or (none and share == 0) or (whole and share == 1)):
                 raise ValueError(f"is not between {SMALLEST:.4%} and {1 - SMALLEST:.4%}.")
             if share > most:
@@ -211,7 +213,7 @@ class ShareParam(ParsedParam):
 
 
 KINDS = {  # letter of ids → (example, kind of session)
-    "": ("12", "a hunt"), "c": ("c3", "a comparison"), "p": ("p5", "a proof"), "n": ("n4", "a noise measurement"), "b": ("b2", "a batch"),
+    "": ("12", "a hunt"), "c": ("c3", "a comparison"), "p": ("p5", "a proof"), "n": ("n4", "an A/A test"), "b": ("b2", "a batch"),
 }  # fmt: skip
 
 
@@ -227,7 +229,7 @@ def _latest_hunt_named(name: str, ctx: click.Context | None) -> int | None:
 
 
 class SessionIdParam(click.ParamType[int | str]):
-    """A parameter for the id of a session. The value is a number if the user gives the number or the name of a hunt;
+    """An option type for the id of a session. The value is a number if the user gives the number or the name of a hunt;
     otherwise the value is a text such as c13, whose letter is one of ``kinds``.
     """
 
@@ -254,9 +256,9 @@ class SessionIdParam(click.ParamType[int | str]):
             if SESSION.fullmatch(text):
                 reason = "is an id of a central history, but this command works only on your own history"
             examples = [" for ".join(KINDS[kind]) for kind in ("", *self.kinds)] + [
-                "ORIGIN:12 for a hunt of a team"
+                "ORIGIN:12 for a hunt in a team's central history"
             ] * ("central" in options)
-            self.fail(f"{text!r} {reason}. Write {', '.join(examples)}.", param, ctx)
+            self.fail(f"{text!r} {reason}. For example: {', '.join(examples)}.", param, ctx)
         return int(text) if text.isdecimal() else text
 
 

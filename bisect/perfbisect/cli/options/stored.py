@@ -47,7 +47,7 @@ def central_address(_ctx: click.Context, _param: click.Parameter, value: str | N
 from_option = click.option(
     "--from", "central", metavar="URL", is_eager=True,  # eager: is read before the ids of hunts
     callback=central_address,
-    help="Read the central history of a team: postgresql://HOST/DATABASE, or `central` for the address in config.toml. Its hunts have ids ORIGIN:NUMBER.",
+    help="Read the central history of a team: postgresql://HOST/DATABASE, or `central` for the address in config.toml. Ids of its hunts are ORIGIN:NUMBER; ORIGIN is the name of a member's history.",
 )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def opened_session(
     hunt: int | str | None, history: Path | None, central: str | None
 ) -> Iterator[tuple[History, int | str, int | str]]:
     """Yields three values: a history that contains the session ``hunt``, the id of the session in this history, and the
-    id that the user sees.
+    id that the user sees, such as ORIGIN:12 for a session of a central history.
 
     If ``hunt`` is None, the session is the latest hunt. A session of a central history is copied to a temporary history
     in memory.
@@ -135,8 +135,7 @@ def print_document(document: "Document", form: str, *, header: bool = True) -> N
 
 
 class Clone:
-    """Gives facts about commits from the repository at a path. The repository is opened when the first fact is needed.
-    """
+    """Gives facts about commits from the repository at a path. The repository is opened when the first fact is needed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -237,7 +237,7 @@ class KnownError:
 
 @dataclass(frozen=True, slots=True)
 class SkipFacts:
-    """The reason why a candidate could not be measured."""
+    """Facts about a candidate that could not be built or measured: the stage that failed, and the reason."""
 
     commit: str
     stage: str  # "checkout", "configure", "compile", "install", "train", "start", "prepare", "run", or LEFT_OUT
@@ -256,7 +256,7 @@ class SkipFacts:
 
 @dataclass(frozen=True, slots=True)
 class DiffPart:
-    """A part of a diff, with the fields that are shown to people."""
+    """A part of a diff that `bisect narrow` tests, with the data that reports show."""
 
     path: str
     first: int = 0  # line of the newer file, from 1; 0: unknown
@@ -277,7 +277,8 @@ class DiffPart:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """A fingerprint of a machine; runs are comparable only if their machines have equal fingerprints."""
+    """A fingerprint of a machine: its hardware, system and settings. Runs can be compared only if their machines have
+    equal fingerprints."""
 
     name: str
     cpu: str
@@ -324,7 +325,7 @@ def host_differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
 
 
 def _cut(text: str) -> str:
-    """The text, cut to LONGEST characters."""
+    """The text, shortened to at most LONGEST characters."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…"
 
 

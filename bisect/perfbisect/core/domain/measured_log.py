@@ -18,7 +18,7 @@ SHARED = -1  # in place of the number of a host, for builds of build hosts, whic
 
 class CommitsByBinary(dict[tuple[int, str], str]):
     """Maps each pair (number of a host, binary) to the first commit whose build on this host had this binary. The
-    number is 0 if the session has only one host, and SHARED for all build hosts.
+    number of a host is 0 if the session has only one host, and SHARED for each build host.
     """
 
     def add_build(self, host: int, build: BuildFacts) -> str | None:
@@ -41,7 +41,7 @@ def is_of_build(event: Event) -> bool:
 
 
 class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
-    """The excluded runs of each commit, with the binary of these runs."""
+    """Maps each commit to its excluded runs, and to the binary with which these runs were made."""
 
     def exclude(self, log: Log, commits: Collection[str]) -> None:
         """Remove the events of ``commits`` from ``log``, and keep the runs of these commits for ``restore``. Events of

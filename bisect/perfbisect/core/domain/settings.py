@@ -253,7 +253,7 @@ class TrialType(StrEnum):
     @property
     def trial_noun(self) -> str:
         """The noun that messages use for the trial, such as "comparison"."""
-        return {"noise": "A/A", "compare": "comparison", "prove": "proof"}[self]
+        return {"noise": "A/A test", "compare": "comparison", "prove": "proof"}[self]
 
 
 @dataclass(frozen=True, slots=True)

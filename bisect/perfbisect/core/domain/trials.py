@@ -30,9 +30,8 @@ def pairs_made(trial: SessionState) -> int:
 
 
 def pairs_to_try(trial: SessionState) -> int:
-    """The number of pairs of paired runs that a trial still has to make before its rounds continue. In a comparison,
-    the pairs show whether paired or interleaved runs are better; in an A/A test, the pairs show the noise of paired
-    runs.
+    """The number of pairs of paired runs that a trial still has to make in addition to its rounds. In a comparison, the
+    pairs show whether paired or interleaved runs are better; in an A/A test, the pairs show the noise of paired runs.
     """
     alone = trial.request.kind is TrialType.NOISE
     both = alone or len({build.commit or build.name for build in trial.request.subjects[:2]}) > 1
@@ -92,7 +91,7 @@ def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool
     every second round: A B C, then C B A.
 
     If ``shuffled`` is true, the sequence is random, and changes after every two rounds. If a machine is slow for a part
-    of a long round, random builds are then affected. Without shuffling, neighbouring builds would be affected, which
+    of a long round, this then affects random builds. Without shuffling, this would affect neighbouring builds, which
     would look like a change of speed between releases.
     """
     drawn = list(subjects)
@@ -103,7 +102,7 @@ def visiting_order(subjects: Sequence[int], round_number: int, *, shuffled: bool
 
 def background_rates(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
     """Yields for each workload: its name, the rate of the background load (service level) that each build sustained,
-    and the client load of each build. Workloads without both are left out.
+    and the client load of each build. A workload without any background rate or client load is left out.
 
     The rate of a build is None if the workload has no background load, or if the rate was not measured. The client load
     is the share of time in which the client's measured threads were busy.

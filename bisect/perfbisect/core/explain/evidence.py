@@ -2,8 +2,8 @@
 of the ratios of counters.
 
 All values are per operation (such as a query), and compare the culprit with one parent, which the proof of the culprit
-has also measured. An explanation is not stored: it is computed from the events ``Counted``, ``Profiled``, ``Planned``
-and ``ChangedFunctions``.
+has also measured. An explanation is not stored, but computed from the stored events ``Counted``, ``Profiled``,
+``Planned`` and ``ChangedFunctions``.
 
 Each ratio of counters is the counter per operation in the culprit, divided by the counter per operation in the parent.
 The ratios come from interleaved runs, have intervals, and are sorted by |log ratio| divided by its standard error.
@@ -11,14 +11,15 @@ The ratios come from interleaved runs, have intervals, and are sorted by |log ra
 The n-th run of the parent and the n-th run of the culprit with the same group of counters make a pair; the two runs are
 at most minutes apart. The log ratios of a counter are averaged over the groups of a round, because all groups of a
 round are measured in one visit (one start of the server), so only different rounds are independent. The interval of a
-ratio is Student's interval for paired observations (``core/stats/paired_comparison.py``).
+ratio is the interval of Student's t distribution for paired observations (``core/stats/paired_comparison.py``).
 
-Top-down level 1 shows the use of the slots of a processor's pipeline, from events that Intel, AMD and ARM count. In
-each cycle a processor has a fixed number of slots in which an operation can begin. A slot retires an operation, is lost
-to an operation that is discarded, or stays empty because the front end delivers no operation or the back end accepts no
-operation (Yasin, "A top-down method for performance analysis and counters architecture", ISPASS 2014). An explanation
-has slots per operation, not shares of all slots. So the number of slots in a cycle need not be known, and the
-differences of the categories sum to the difference of all slots, which is proportional to the difference of the cycles.
+Top-down analysis (level 1) shows how the slots of a processor's pipeline are used. Its events can be counted on
+processors of Intel, AMD and ARM. In each cycle a processor has a fixed number of slots in which an operation can begin.
+A slot retires an operation, is lost to an operation that is discarded, or stays empty because the front end delivers no
+operation or the back end accepts no operation (Yasin, "A top-down method for performance analysis and counters
+architecture", ISPASS 2014). An explanation has slots per operation, not shares of all slots. So the number of slots in
+a cycle need not be known, and the differences of the categories sum to the difference of all slots, which is
+proportional to the difference of the cycles.
 """
 
 import math
@@ -138,17 +139,17 @@ class FunctionRow:
 
     @property
     def beyond_noise(self) -> bool:
-        """Whether the difference exceeds the noise."""
+        """Whether the cost difference is larger than the noise."""
         return abs(self.difference) > NOISE_ERRORS * self.error
 
     @property
     def key(self) -> tuple[str, str]:
-        """The name of the function and the binary, which identify a row."""
+        """The name of the function and the name of the binary, which together identify a row."""
         return self.function, self.binary
 
     @property
     def has_no_symbols(self) -> bool:
-        """Whether the row is the sum of all functions of a binary that has no symbols."""
+        """Whether this row is not a function, but the sum of all functions of a binary that has no symbols."""
         return self.function == f"[{self.binary}]"
 
     @property
@@ -260,7 +261,7 @@ TIME, BUSY, CLOCK = "time/o", "time/cpu", "GHz"  # ratios that split the time of
 
 
 def time_per_operation(run: RunFacts) -> float | None:
-    """Microseconds from one operation to the next, by wall-clock time."""
+    """The wall-clock time of a run divided by its number of operations, in microseconds."""
     return None if run.counted else quotient(1e6, run.qps)
 
 
@@ -368,7 +369,7 @@ def share_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], s
 
 
 def significant_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
-    """The functions whose cost differs by more than the noise, except functions whose cost has only moved to or from
+    """The functions whose cost difference exceeds the noise, except functions whose cost has only moved to or from
     another function.
     """
     return [row for row in rows if row.beyond_noise and not row.partner and row.function != OTHER_FUNCTIONS]

@@ -73,7 +73,7 @@ NOUNS = {
 }
 NO_COUNTERS = (
     "Not measured: instructions and cycles, because this host does not count them. More code and slower memory cannot be"
-    " distinguished. To measure them: a host whose processor counts them."
+    " distinguished. To measure instructions and cycles, use a host that counts them."
 )
 
 
@@ -253,10 +253,11 @@ def operation_unit(search_runs: RunsOfBoth, metric: str) -> OperationUnit | None
 
 
 def operation_of_unit(value: float, unit: str, metric: str, seconds: float) -> OperationUnit | None:
-    """The operation to which a rate or a cost (``value`` in ``unit``) refers, in runs of ``seconds``; None if unknown."""
+    """The operation to which a rate or a cost refers; None if unknown. ``value`` (in ``unit``) is the rate or cost of a
+    run that takes ``seconds``."""
     if not (match := (TIME_UNIT if metric == "cost" else RATE_UNIT).fullmatch(unit)):
         has_unit = metric != "rate" or bool(unit)
-        return None if has_unit else OperationUnit(value, MIN_OPERATIONS, "thousandth of a run before")
+        return None if has_unit else OperationUnit(value, MIN_OPERATIONS, "thousandth of a run of the parent")
     parts = match.groupdict()
     counted_noun = parts["what"] or parts.get("short") or "operations"
     operations = seconds / (value * SECONDS.get(parts["time"], 1.0)) if metric == "cost" else seconds * value
@@ -285,11 +286,11 @@ def with_operations(facts: Facts, operation: OperationUnit | None, metric: str) 
 def common_cost_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: int) -> float:
     """The relative standard error that is common to the cost ratios (culprit to parent) of all functions.
 
-    The speed of a host varies between runs, and changes the CPU time per operation of all functions by a common factor.
-    The error is computed from the variance of the CPU time per operation among runs of the same build, for
-    ``profiled_pairs`` profiles of each build. The error is 0.0 if no build has two runs. If there are few runs, the
-    error is enlarged by Student's quantile, because the intervals made from the error assume a normal distribution.
-    Paired runs are ignored, because each of two paired builds has only a share of the cores.
+    The speed of a host varies between runs, and this variation changes the costs of all functions by the same factor.
+    The error is computed from the variance of the CPU time per operation among runs of the same build.
+    ``profiled_pairs`` is the number of profiles of each build. The error is 0.0 if no build has two runs. If there are
+    few runs, the error is enlarged by Student's quantile, because the intervals made from the error assume a normal
+    distribution. Paired runs are ignored, because each of two paired builds has only a share of the cores.
     """
     clocks = (
         [(run.counters.get("task-clock"), run.operations) for run in side if not run.round] for side in runs_of_builds
@@ -317,7 +318,8 @@ def failures_by_part(events: Sequence[ExplanationEvent], parent: str, culprit: s
 
 
 def explained_part(event: Event) -> str:
-    """The name of the part of the explanation to which an event belongs; "" for an event of no part."""
+    """The name of the part of the explanation (such as "counters") to which an event belongs; "" if the event belongs
+    to no part."""
     match event:
         case Planned():
             return "plans"
@@ -353,7 +355,7 @@ def is_explained_by_change(explanation: Explanation) -> bool:
     """Whether a changed function, or a callee of a changed function, has at least the share ``NAMED_PART`` of the
     difference in CPU time, waiting time or instructions.
 
-    A binary without symbols counts as changed, because the binary may contain a changed function.
+    The functions of a binary without symbols count as changed, because a changed function may be among them.
     """
     if explanation.location and explanation.location.top:
         return True

@@ -2,14 +2,15 @@
 to stacks.
 
 A stack of ``ProfileFacts`` is the text "program;outermost function;…;innermost function". The first part of a stack is
-the name of the program, or of its thread. Each further part is a frame: "function (binary)", such as "row_search_mvcc
-(mysqld)" or "vfs_read ([kernel])". If a binary has no symbol for an address, the frame is the name of the binary in
-brackets, "[libz.so.1]", so all such addresses are one frame. No part of a stack contains a semicolon or a line end. If
-the cost of a stack is low, ``RARE`` replaces all callers in the stack, to save space.
+the name of the program, or of its thread. Each further part of a stack is a frame of the form "function (binary)", such
+as "row_search_mvcc (mysqld)" or "vfs_read ([kernel])". If a binary has no symbol for an address, the frame is the name
+of the binary in brackets, such as "[libz.so.1]". So all addresses without symbols in this binary have the same frame.
+No part of a stack contains a semicolon or a line end. If the cost of a stack is low, ``RARE`` replaces all callers in
+the stack, to save space.
 
-The name of a function is the demangled name from a symbol table, or the name in the source code.
+A function is named by its demangled name from the symbol table, or by its name in the source code.
 
-Stacks are folded from the call chains that ``perf script`` prints. The host adds up the costs of equal call chains
+Folded stacks are made from the call chains that ``perf script`` prints. The host adds up the costs of equal call chains
 (``lab/measure/profiles.py``), so that its output is short. Each line of this output has a cost, the number of samples,
 the name of the thread and the frames, innermost first, separated by tabs. In this output, a frame is "symbol (path)",
 as perf prints frames, or ``RARE`` in place of all callers. A line "lost N" says that the kernel dropped N samples.
@@ -181,8 +182,8 @@ def functions_in(profiles: Iterable[ProfileFacts], *, with_inlined: bool = False
     """The names of all functions in on-CPU and off-CPU profiles, except functions of the kernel and of libc
     (``SYSTEM_BINARY``).
 
-    If ``with_inlined`` is true, functions that are inlined into other functions are included; only exact counts show
-    these functions.
+    If ``with_inlined`` is true, the result includes functions that are inlined into other functions. Only profiles of
+    exact counts contain inlined functions.
     """
     stacks = {(stack, None if run.samples or with_inlined else 1) for run in profiles for stack in run.stacks}
     keys = {function_key(text) for stack, limit in stacks for text in stack_frames(stack)[:limit]}
@@ -215,7 +216,7 @@ def without_system_frames(profile: ProfileFacts, factor: float = 1.0) -> Profile
     """A profile in which the innermost frames are removed from each stack until the innermost function is outside of
     the kernel and of a system library.
 
-    Stacks that end in the kernel's scheduler because the thread was interrupted are left out. Costs are multiplied by
+    Stacks of threads that were interrupted, which end in the kernel's scheduler, are left out. Costs are multiplied by
     ``factor``.
     """
     stacks: dict[str, float] = {}
@@ -258,7 +259,8 @@ class FoldedStacks:
 
 
 def folded_stacks(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
-    """The stacks in a host's output, with their costs divided by ``per_unit``; lines of another form are ignored."""
+    """The stacks in the output of a host, with their costs divided by ``per_unit``. Lines that are not stacks are
+    ignored."""
     costs: dict[str, float] = {}
     samples = lost = 0
     cost_of_rare_stacks = 0.0
@@ -297,8 +299,8 @@ def program_name(thread: str) -> str:
 def chain_frames(chain: Iterable[str]) -> list[str]:
     """The frames of a call chain, outermost first.
 
-    Consecutive addresses of a binary without symbols are one frame. Unknown frames at the outer end, such as callers of
-    just-in-time compiled code, are left out.
+    Consecutive addresses in the same binary without symbols are joined into one frame. Unknown frames at the outer end,
+    such as callers of just-in-time compiled code, are left out.
     """
     frames: list[str] = []
     for text in chain:

@@ -131,7 +131,7 @@ def host_warnings(levels: Levels, weights: ReadingWeights, p_several: float) -> 
     if weights.two_speeds:
         sentences.append("the host runs at two speeds: readings fall into two groups")
     if float(levels.probability @ (levels.drift > 0)) > DRIFTING:
-        sentences.append("the host drifts; builds are compared only with neighbours in time")
+        sentences.append("the speed of the host drifts; only runs close in time are compared")
     if levels.noise > NOISY:
         sentences.append(f"runs of one build vary by {100 * levels.noise:.0f} %")
     if weights.outliers > max(1, 0.03 * len(weights.weight)):

@@ -5,9 +5,9 @@ of readings, which are estimated from the readings.
   the effect of a layout does not average out over repeated runs, and the speed of the host drifts.
 * ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout of a build changes with every visit (start of the
   server), so the effect of the layout is a part of the noise, and averages out over repeated visits.
-* ``EXACT``: counts that are almost equal in repeated runs, such as instructions. Exact counts do not drift, and they do
-  not depend on layout or on other load on the host. Because exact counts have little noise, they show steps that timed
-  runs cannot show; many of these steps are too small to be of interest.
+* ``EXACT``: counts that are almost equal in repeated runs, such as instructions. Exact counts do not drift, and do not
+  depend on the layout of a build or on other load on the host. Because exact counts have little noise, they show
+  changes that timed runs cannot show. Many of these changes are too small to be of interest.
 
 In this module, all sizes, such as standard deviations, are in units of the natural logarithm: 0.01 is about 1 %.
 
@@ -16,13 +16,13 @@ probable culprit predicts. Otherwise each reading that contradicts the most prob
 The single reading of a build is compared with the nearer of the levels of good and bad, unless the reading is an exact
 count.
 
-**Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. A build can then have
-two speeds, and the gap between the two speeds is equal for all builds. The gap can be 10 % or more, while runs in one
-mode vary by 1 %. If the gap were treated as noise, no change smaller than the gap could be shown. Therefore, if the two
-modes are clearly distinct, the gap is added to the readings in the slow mode. A reading has less weight if its mode is
-uncertain. If the effects of layouts are spread continuously, as in most programs, no reading is changed. The readings
-are assumed to lie around four levels: the level of the fast builds and the level of the slow builds, each in the fast
-mode and in the slow mode.
+**Modes.** In some programs, each layout is either fast or slow, depending on the placement of one hot loop. A build can
+then have two speeds, and the gap between the two speeds is equal for all builds. The gap can be 10 % or more, while
+runs in one mode vary by 1 %. If the gap were treated as noise, no change smaller than the gap could be shown.
+Therefore, if the two modes are clearly distinct, the gap is added to the readings in the slow mode. A reading has less
+weight if its mode is uncertain. In most programs, the effects of layouts do not form two modes, and no reading is
+changed. The readings are assumed to lie around four levels: the level of the fast builds and the level of the slow
+builds, each in the fast mode and in the slow mode.
 """
 
 from dataclasses import dataclass, replace
@@ -195,7 +195,7 @@ def weigh_readings(record: Record, good: int, bad: int, model: NoiseModel = USUA
 
 def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
     """The standard deviation of a run, computed from the deviations of readings from the medians of their builds. A
-    deviation larger than four typical deviations counts as four typical deviations.
+    deviation that is larger than four times the typical deviation is reduced to four times the typical deviation.
     """
     if not len(deviation):
         return model.guessed_noise
@@ -261,8 +261,8 @@ def remove_layout_modes(record: Record, good: int, bad: int) -> tuple[Record, Ar
 
 
 def judge_readings(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, ReadingWeights]:
-    """The record without the effects of the fast and the slow mode, and the weights of its readings. A reading has less
-    weight if its mode is uncertain.
+    """The record in which the effects of the fast and the slow mode are removed, and the weights of its readings. A
+    reading has less weight if its mode is uncertain.
     """
     trust: Array | float = 1.0
     if model.modes and record.build_id(bad) in record.builds:

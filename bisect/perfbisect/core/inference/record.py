@@ -5,13 +5,13 @@ for a rise of the metric. Candidates with equal binaries share one build and its
 smallest number of a candidate with this binary.
 
 **Stopped runs.** A run that was stopped because it took too long gives only a bound of the metric, not the value of the
-metric. The reading of a stopped run enters the model as if its value were the bound. This approximation is cautious:
-the exact likelihood of a value beyond the bound would be stronger evidence that the build is slow. All stopped runs of
-a build have the same value, so this value does not show how noisy runs are. So the stopped runs count as one reading,
-whose weight is the sum of their weights. The true level of the build is worse than the bound, at an unknown distance
-from the bound. If a third build has a level between good and the bound, this distance determines which step is larger:
-from good to the third build, or from the third build to the stopped build. So the posterior is averaged over several
-assumed distances.
+metric. The model treats a stopped run as if the value of its metric were the bound. This approximation is cautious:
+with the exact likelihood of a value worse than the bound, a stopped run would be stronger evidence that the build is
+slow. All stopped runs of a build have the same value, so this value does not show how noisy runs are. So the stopped
+runs count as one reading, whose weight is the sum of their weights. The true level of the build is worse than the
+bound, at an unknown distance from the bound. If a third build has a level between good and the bound, this distance
+determines which step is larger: from good to the third build, or from the third build to the stopped build. So the
+posterior probabilities are averaged over several assumed distances.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -160,7 +160,7 @@ COLUMNS = {"at": np.float64, "visit": np.int64, "host": np.int64, "seconds": np.
 
 
 def arrange_observations(observations: Sequence[Observation], policy: Policy, bad: int) -> Record:
-    """The record of ``observations``; ``bad`` is the candidate at the bad end."""
+    """The record that contains ``observations``; ``bad`` is the number of the candidate at the bad end."""
     same: dict[int, int] = {}
     built: set[int] = set()
     skipped: set[int] = set()
@@ -233,7 +233,7 @@ def _tried_build(item: Built | Skipped, built: Collection[int]) -> TriedBuild:
 
 
 def _note_equal_binaries(same: dict[int, int], first: int, second: int) -> None:
-    """Record in ``same`` that two candidates have the same binary. The smallest candidate number with this binary
+    """Note in ``same`` that two candidates have the same binary. The smallest candidate number with this binary
     identifies the binary."""
     names = {same.get(first, first), same.get(second, second)}
     least = min(names)
@@ -295,8 +295,8 @@ def move_stopped_runs(record: Record, distance: float) -> Record:
 
 
 def side_of_stopped_runs(record: Record, build: int) -> int:
-    """Where the true level of a build is if at least half of its runs were stopped: -1 below its readings, +1 above its
-    readings. The result is 0 if fewer runs were stopped.
+    """If at least half of the runs of a build were stopped, the side on which its true level is: -1 below its readings,
+    +1 above its readings. If fewer runs were stopped, the result is 0.
     """
     bounds = record.bound[record.reading_positions(build)]
     return int(np.sign(bounds.sum())) if 2 * np.count_nonzero(bounds) >= len(bounds) > 0 else 0

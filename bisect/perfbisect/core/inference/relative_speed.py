@@ -1,10 +1,10 @@
 """Computes the ratio of the metric of one build to the metric of another build, with a 95 % interval.
 
 This module computes every ratio that a view, a report or a verdict shows, with the same statistical model as the
-search. Several models of the noise are possible. Under each model, a difference of levels has Student's t distribution,
-whose degrees of freedom come from the readings alone. These distributions are averaged, weighted by the posterior
-probabilities of the models. The interval of a ratio excludes 2.5 % of the average distribution at each end; the ratio
-that is shown is the median.
+search. Several models of the noise are considered. Under each model, the difference of the levels of two builds has
+Student's t distribution, whose number of degrees of freedom depends only on the readings. These distributions are
+averaged, weighted by the posterior probabilities of the models. The interval of a ratio is from the 2.5 % quantile to
+the 97.5 % quantile of the averaged distribution; the ratio that is shown is the median.
 
 Unlike the search, this module makes no prior assumptions about sizes, so the interval is as wide as the readings alone
 require. The prior distributions of the noise of a run and of the difference between two hosts are flat, and larger
@@ -50,9 +50,9 @@ class BuildSpeeds:
     comparable: Mapping[int, frozenset[int]]
 
     def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:
-        """The ratio of the metric of each of ``builds`` to the metric of ``baseline``.
+        """For each of ``builds``, the ratio of its metric to the metric of ``baseline``.
 
-        The interval is from 0 to infinity if no run of any build was repeated, or if the two builds cannot be compared.
+        The interval is from 0 to infinity if no build has more than one run, or if the two builds cannot be compared.
         If runs of one build were stopped because they were too slow, the interval is bounded on one side only.
         """
         rows = [self.record.builds.index(self.record.build_id(build)) for build in builds]
@@ -85,15 +85,16 @@ def with_open_bounds(ratio: Interval, build_side: int, baseline_side: int) -> In
     """The interval of the ratio, with a lower bound of 0 or an infinite upper bound if stopped runs make this bound
     unknown.
 
-    ``build_side`` and ``baseline_side`` say where the true level of each build is: -1 below its readings, +1 above its
-    readings, 0 if no bound is unknown.
+    ``build_side`` and ``baseline_side`` say where the true levels of the two builds are: -1 below the readings of the
+    build, +1 above its readings, 0 if fewer than half of its runs were stopped.
     """
     below, above = -1 in (build_side, -baseline_side), 1 in (build_side, -baseline_side)
     return Interval(0.0 if below else ratio.low, ratio.middle, math.inf if above else ratio.high)
 
 
 def fit_speeds(record: Record, good: int, bad: int, model: NoiseModel) -> BuildSpeeds:
-    """The levels of builds from the readings of ``record``; ``good`` and ``bad`` are the ends of the range."""
+    """The levels of builds, estimated from the readings of ``record``; ``good`` and ``bad`` are the ends of the
+    range."""
     record, noticed = judge_readings(record, good, bad, model)
     return speeds_of_fit(record, fit_levels(record, noticed.weight, model))
 
@@ -132,7 +133,7 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
 
 
 def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
-    """For each build, the builds with which it can be compared.
+    """Maps each build to the builds with which it can be compared.
 
     If the runs are interleaved, two builds can be compared if both were run on the same host, because hosts differ in
     speed. If the runs are paired, two builds can be compared if they were paired with each other, because the speed
@@ -154,8 +155,8 @@ def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
 def candidate_ratios(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str] = (), model: NoiseModel = USUAL
 ) -> Mapping[int, Interval]:
-    """The ratio of the metric of every measured candidate to the metric of the good end; ``bad`` is the candidate at
-    the bad end.
+    """Maps each measured candidate to the ratio of its metric to the metric of the good end. ``bad`` is the number of
+    the candidate at the bad end.
 
     The result does not include the good end, candidates with the same binary as the good end, and candidates that
     cannot be compared with the good end. ``host_classes`` has the host class (group of hosts of the same model) of each

@@ -12,10 +12,10 @@ If build hosts make builds in advance, the cost of a build in progress is the ti
 host waits for a build, the host measures existing builds if these measurements promise enough bits of information.
 
 A candidate splits the range into two sets: the candidate with its ancestors, and all other candidates. The best
-candidate to build is the candidate whose two sets are most nearly equally probable to contain the culprit. A hypothesis
-says that the culprit is in a certain group of candidates, which no measured build separates. Each of the most probable
+candidate to build is the candidate whose first set most nearly has the culprit with probability 1/2. A hypothesis says
+that the culprit is in a certain group of candidates, which no measured build separates. Each of the most probable
 hypotheses adds two candidates of its group: the candidate that splits the probabilities of the whole range most evenly,
-and the candidate that splits the probability of the group most evenly. Candidates whose builds are likely to fail have
+and the candidate that splits the probability of the group most evenly. Candidates whose builds will probably fail have
 a lower score. If other hosts are measuring candidates, these candidates first cut the range into pieces, and the
 evenness of a split is summed over the pieces, so that a host does not repeat the split of another host."""
 
@@ -48,7 +48,7 @@ def best_splits(
     """The unmeasured candidates that best split the groups of candidates that most probably contain the culprit.
 
     ``build_chance`` is, for each candidate, the probability that the candidate can be built. ``busy`` are the
-    candidates that other hosts are measuring now. If ``among`` is given, only candidates of ``among`` are returned."""
+    candidates that other hosts are measuring now. If ``among`` is given, only candidates in ``among`` are returned."""
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     is_open = build_chance > 0
     is_open[list(record.builds)] = False
@@ -115,7 +115,7 @@ WORTH_A_RUN = 0.2  # lowest score of runs that are made while a build is awaited
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A measurement, and the expected bits of information for each run that the measurement costs."""
+    """A measurement, and the bits of information that it promises for each run of its cost."""
 
     order: Measure
     bits_per_run: float

@@ -1,19 +1,20 @@
 """Forecasts builds: the expected cost of a build, the probability that a build succeeds, and the remaining time of
 builds in progress. All costs and times of this module are multiples of the median duration of a run.
 
-With a compiler cache, a build costs less if an existing build is near in the history. The cost of a build is modelled
-as d^k, where d is the distance, in candidates, to the nearest existing build. The exponent k is fitted to the builds of
-the hunt so far, is shrunk towards 0, and is between 0 and 1. The cost of failing builds is estimated separately from
-the cost of successful builds.
+If the compiler cache is used, a build costs less if a commit nearby in the git history is already built. The cost of a
+build is modelled as d^k, where d is the distance, in candidates, to the nearest existing build. The exponent k is
+fitted to the builds of the hunt so far, is shrunk towards 0, and is between 0 and 1. The cost of failing builds is
+estimated separately from the cost of successful builds.
 
 Usually a commit breaks the build, a later commit fixes the build, and all commits between these two commits fail. So
 descendants and ancestors of a failed commit probably fail, too, if no successful build is between them. The probability
-that a commit builds is d / (d + u), where d is the distance from the commit to the nearest failed commit, and u is 1
-plus half the extent of the failures so far, or the distance from the commit to the nearest successful build, if this
-distance is smaller. So the search doubles the distance to a failed commit with each attempt, and, after a success,
-halves the distance between failure and success. The number of attempts is logarithmic in the number of consecutive
-commits that fail. If builds before and after a commit fail, every further failure lowers the probability that the
-commit builds. So the search soon stops trying commits between failures.
+that a commit builds is d / (d + u). Here d is the distance from the commit to the nearest failed commit. u is the
+smaller of two numbers: 1 plus half the distance between the first and the last failure nearby, and the distance from
+the commit to the nearest successful build. So the search doubles the distance to a failed commit with each attempt,
+and, after a success, halves the distance between failure and success. The number of attempts is logarithmic in the
+number of consecutive commits that fail. If builds of earlier and of later commits fail, each further failure lowers the
+probability that a commit between them builds. So the search soon stops trying to build commits that are between failed
+commits.
 
 A failure on another branch may be caused by a commit that was never merged into this branch. So a failure on another
 branch is evidence only against the commit where the branches diverged. If the commit where the branches diverged
@@ -78,8 +79,8 @@ def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int
 
 @lru_cache(maxsize=8)
 def _power_law(record: Record) -> tuple[float, float] | None:
-    """The exponent with which the cost of a build grows with the distance to the nearest existing build, and the median
-    of the logarithm of this distance; None if no build has used a filled compiler cache.
+    """Two numbers: the exponent k in d^k, the modelled cost of a build at the distance d to the nearest existing build;
+    and the median of the logarithm of d. None if no build has used a filled compiler cache.
     """
     builds = record.builds_with_warm_cache(1)
     if not builds:
@@ -206,8 +207,8 @@ def _lower_by_failures(build_chance: Array, reach: Ancestry, failed: set[int], b
 
 def _tried_relatives(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:
     """For each segment of the graph (a chain of commits without branches, cut at tried commits), two sets: the segments
-    in ``tried`` among its ancestors, and the segments in ``tried`` among its descendants. Each set is an integer with
-    one bit for each entry of ``tried``.
+    in ``tried`` among its ancestors, and the segments in ``tried`` among its descendants. A set is stored as an integer
+    with one bit for each entry of ``tried``.
 
     ``below`` lists, for each segment, its parent segments. A parent segment has a lower number than its children.
     """
@@ -228,8 +229,8 @@ def _lower_after_divergence(
     build_chance: Array, builds: "_Attempts", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
     relatives: list[tuple[int, int]],
 ) -> None:  # fmt: skip
-    """Lower ``build_chance`` for the descendants of each commit from which a branch with failed builds diverged, unless
-    a build between the commit and the descendant succeeded.
+    """Lower the probabilities ``build_chance`` of the descendants of each commit from which a branch with failed builds
+    diverged. A descendant is left out if a build between this commit and the descendant succeeded.
     """
     last = np.zeros(len(below), np.int64)
     last[segment] = np.arange(reach.size)  # a later candidate of a segment overwrites an earlier candidate

@@ -5,7 +5,7 @@ A build takes far longer than a run, so a build begins before the search needs t
 runs show whether the culprit is among the ancestors of the build's candidate. Therefore k builds cut the range into k +
 1 parts, and the runs of all k builds show which part contains the culprit. New builds are chosen such that the builds
 without runs, finished or in progress, together cut the range into parts of about equal probability. A candidate is less
-preferred if its build will probably fail or take longer than other builds.
+preferred if its build will probably fail, or will take longer than other builds (see ``build_forecast``).
 
 The builds that the proof will need (the most probable candidates and their parents) are made before the proof begins. A
 build for which the search waits begins before all other builds. If a build in progress has become almost useless, and
@@ -67,8 +67,8 @@ class RangeParts:
     """
 
     def __init__(self, reach: Ancestry, probability: Array, cuts: Sequence[int]) -> None:
-        """``probability`` (size,) is each candidate's probability of being the culprit. ``cuts`` are the candidates
-        that have a build, or will have a build, but no readings.
+        """``probability`` is each candidate's probability of being the culprit. ``cuts`` are the candidates that have a
+        build, or will have a build, but no readings.
         """
         self._reach, self._probability = reach, probability
         self._below = reach.ancestor_sums(probability)
@@ -101,7 +101,7 @@ class RangeParts:
         """Cut the parts at most ``count`` times; returns the new cuts, each of which is expected to give at least
         ``min_bits`` bits.
 
-        ``build_chance`` (size,) is the probability that each candidate builds; 0 if the candidate must not be chosen.
+        ``build_chance`` is the probability that each candidate can be built, or 0 if the candidate must not be chosen.
         Among candidates that cut a part about equally well, the candidate with the lowest ``cost`` is chosen.
         """
         final: list[_RangePart] = []  # parts that cannot be cut any more
@@ -165,15 +165,16 @@ class RangeParts:
 
 
 def _split(nodes: Nodes, inside: NDArray[np.bool_]) -> tuple[Nodes, Nodes]:
-    """The nodes for which ``inside`` (size,) is true, and the nodes for which it is false."""
+    """The entries of ``nodes`` for which the array ``inside`` is true, and the other entries."""
     is_inside = inside[nodes]
     return nodes[is_inside], nodes[~is_inside]
 
 
 def _evenness(share: Array, target: float) -> Array:
-    """The score of each share of a part that lies below a cut: 1 if the share equals ``target``, otherwise less.
+    """A score for each ``share`` of a part's probability that lies below a cut: 1 if the share equals ``target``,
+    otherwise less.
 
-    ``target`` is the intended share: if the part is to be cut into n pieces, and m pieces lie below this cut,
+    ``target`` is the intended share: if the part is to be cut into n smaller parts, of which m lie below this cut,
     ``target`` is m / n.
     """
     best = target * np.log(target) + (1 - target) * np.log(1 - target)
@@ -312,7 +313,7 @@ class _BuildOrders:
 
     @cached_property
     def build_chance(self) -> Array:
-        """The probability that each candidate can be built, (size,); 0 if the candidate must not be chosen."""
+        """The probability that each candidate can be built, or 0 if the candidate must not be chosen."""
         chance = build_chances(self.now)
         chance[[*self.now.record.built_on_any_host, *self.in_flight, *self.needed_next, *self.needed_by_proof]] = 0.0
         chance[: self.now.graph.candidates.start] = 0.0
@@ -328,7 +329,7 @@ class _BuildOrders:
 
     @cached_property
     def _max_ahead(self) -> int:
-        """The number of builds that may be made ahead of the needs of the search."""
+        """The number of builds that may be made before the search needs the builds."""
         builds_left = self.now.budget.builds_left(self.needed_next)
         return self.now.graph.size if builds_left == np.inf else max(int(ON_SUSPICION * builds_left), 0)
 

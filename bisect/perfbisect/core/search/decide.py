@@ -8,11 +8,12 @@ The search has five layers. Each layer passes a part of the observations, or a p
 which returns a decision. If a layer needs another measurement before it can ask the next layer, the layer returns a
 work order for this measurement. The first layer chooses interleaved or paired runs. The second layer chooses the usual
 layout or randomized layouts. The third layer chooses whether to search the whole range or a subrange. The fourth layer
-corrects the readings of branches that began before good. The fifth layer searches for a single change. To the decision
-of the first layer, ``decide`` adds the builds that build hosts make in advance, and the clean builds that a verdict
-needs.
+corrects the readings of commits on branches that began before good. The fifth layer searches for a single change. To
+the decision of the first layer, ``decide`` adds the builds that build hosts make in advance, and the clean builds that
+a verdict needs.
 
-If slow runs are stopped, the good end is timed first on each host, because its runs determine the time limit.
+If a time limit stops slow runs, each host measures the good end first, because the runs of the good end determine the
+time limit.
 
 ``decide_together`` decides for hunts of several workloads over one range, which share their builds.
 
@@ -23,8 +24,9 @@ If slow runs are stopped, the good end is timed first on each host, because its 
   of a member, the caller adds the member to ``ended`` and calls ``decide_together`` again.
 - The caller adds each ``Built``, and each ``Skipped`` that reports a failed build, to the observations of all members.
   The caller adds each ``Reading``, and each ``Skipped`` that reports a failed run, to the observations of the member
-  that ordered the run.
-- The limits ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy apply to the sum over all members.
+  whose work order led to the run.
+- The limits ``max_builds``, ``max_runs`` and ``max_minutes`` of each policy apply to the builds, runs and minutes of
+  all members together.
 - If there are several hosts, each host carries out work orders of any member. The field ``workload`` of a work order in
   progress is the number of its member. A member gets no verdict until all its work orders are done. If a member has no
   work order for a free host, another member may use the host. If no member has a work order for a free host, the result
@@ -36,12 +38,13 @@ If slow runs are stopped, the good end is timed first on each host, because its 
   still free make builds for the other members. No running build is cancelled, because another member may need the
   build.
 
-Each member decides as if it were alone, except that builds made for other members are free. Verdicts, and work orders
-that need no new build, come first. If every member needs a new build, ``decide_together`` chooses the build that gives
-the most information to all members together, relative to its cost. If a build divides the commits into two sets, and a
-member's culprit is equally likely in both sets, the build promises this member one bit of information. Only the builds
-for which members have work orders are compared. In simulated hunts, the compromise of a build between the builds that
-two members need saved no builds. For a single member, ``decide_together`` returns the same decisions as ``decide``.
+Each member decides as if no other members existed, except that builds for other members cost this member nothing.
+Verdicts, and work orders that need no new build, come first. If every member needs a new build, ``decide_together``
+chooses the build that gives the most information to all members together, relative to its cost. If a build divides the
+commits into two sets, and a member's culprit is equally likely in both sets, the build promises this member one bit of
+information. Only the builds for which members have work orders are compared. In simulated hunts, the compromise of a
+build between the builds that two members need saved no builds. For a single member, ``decide_together`` returns the
+same decisions as ``decide``.
 """
 
 import math
@@ -117,8 +120,9 @@ def run_bounds(
     """The lowest and the highest number of runs that a hunt probably takes; the numbers of runs of nine in ten hunts
     are between these two numbers.
 
-    The hunt is for a drop whose size is between the two ``drops`` (the larger first). ``drops`` and ``noise`` (of a
-    run) are fractions; ``build_runs`` is the cost of a build in runs.
+    The hunt searches for a drop whose size is between two sizes, ``drops``, of which the first is the larger. ``drops``
+    and ``noise`` (the standard deviation of a run) are fractions (0.05 is 5 %). A build takes as long as ``build_runs``
+    runs.
     """
     for_largest, for_smallest = (expected_runs(candidates, drop, noise, build_runs) for drop in drops)
     highest = math.ceil(LIKELY[1] * for_smallest * (WITH_LAYOUTS if policy.layouts else 1.0))
@@ -192,7 +196,7 @@ def orders_layouts(decision: Decision) -> bool:
 def _next_member(
     members: Sequence[Situation], open_members: Sequence[int], fleet: Fleet, has_common_runs: bool
 ) -> tuple[int, Decision]:
-    """The number of the member of ``open_members`` whose decision is carried out next, and this decision."""
+    """The next decision to carry out, and the number of the member (of ``open_members``) that made this decision."""
     requests: list[_BuildRequest] = []
     late: list[tuple[int, Decision]] = []  # hunts that wait for other hunts that may need the same runs
     idle: list[tuple[int, Decision]] = []  # hunts that have no order for the free hosts now

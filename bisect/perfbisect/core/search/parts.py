@@ -1,4 +1,4 @@
-"""The parts of a diff: the order in which parts are applied, and the search for the parts that make a build slower.
+"""Divides a diff into parts, applies parts in a sequence, and searches for the parts that make a build slower.
 
 A part is a hunk, a function of a new file, or a change whose diff has no lines: of a file name, of a file mode, or of a
 binary file. Any set of parts can be applied to the parent, because edits of a file do not overlap, but the resulting
@@ -6,10 +6,10 @@ tree may not build. A round of this search is a sequence of states between paren
 parts of the preceding state, as a commit contains its ancestors. So the search that finds a culprit among commits also
 finds the first slow state of a round. The first rounds find a file, the later rounds a part of this file. This is a
 form of delta debugging (Andreas Zeller, "Yesterday, my program worked. Today, it does not. Why?", ESEC/FSE 1999,
-<https://doi.org/10.1145/318773.318946>). The parts are ordered so that most states build: build files and headers come
-first, and definitions come before uses. A state that does not build shows that some parts need other parts. Two more
-rounds prove that a part is slow: one round measures the parent with only this part, the other measures the culprit
-without this part.
+<https://doi.org/10.1145/318773.318946>). Parts are added in a sequence in which most states build: build files and
+headers come first, and definitions come before uses. A state that does not build shows that some parts need other
+parts. Two more rounds prove that a part is slow: one round measures the parent with only this part, the other measures
+the culprit without this part.
 """
 
 import re
@@ -107,7 +107,7 @@ class FileDiff:
 
 @dataclass(frozen=True, eq=False)
 class CommitDiff:
-    """All changes of a commit as parts, without the ignored paths."""
+    """All changes of a commit, divided into parts, except changes of ignored paths."""
 
     files: tuple[FileDiff, ...]
     pieces: tuple[DiffPiece, ...]
@@ -118,7 +118,7 @@ class CommitDiff:
         return frozenset(range(len(self.pieces)))
 
     def changed_entries(self, chosen: frozenset[int]) -> Iterator[tuple[Entry | None, Entry | None]]:
-        """The files that the chosen parts change, each as it was before the commit and as it is with these parts."""
+        """Pairs, for each file that the chosen parts change: the file before the commit, and with these parts."""
         by_file = defaultdict[int, list[DiffPiece]](list)
         for number in sorted(chosen):
             by_file[self.pieces[number].file].append(self.pieces[number])
@@ -154,7 +154,7 @@ class CommitDiff:
 
     @cached_property
     def defined(self) -> Sequence[Collection[str]]:
-        """The words that each part seems to define in its added or removed lines."""
+        """For each part, the words (names) that its added or removed lines seem to define."""
         texts = (f"{piece.added}\n{piece.removed}" for piece in self.pieces)
         return [{name for names in DEFINED.findall(text) for name in names if name} for text in texts]
 
@@ -183,7 +183,7 @@ def singles(chosen: Iterable[int]) -> list[frozenset[int]]:
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    """The lines of a text with their newlines; no other character ends a line."""
+    """The lines of a text, with their newlines. Only a newline ends a line."""
     lines: list[bytes] = re.findall(rb"[^\n]*\n|[^\n]+", content)
     return lines
 
@@ -251,7 +251,7 @@ def needed_parts(diff: CommitDiff) -> list[set[int]]:
 def definitions_and_uses(
     words: Sequence[Collection[str]], definitions: Sequence[Collection[str]]
 ) -> dict[str, tuple[list[int], list[int]]]:
-    """For each defined word, the parts that define the word, and the other parts that contain the word."""
+    """Maps each defined word to the parts that define it, and to the other parts that contain it."""
     by_word: dict[str, tuple[list[int], list[int]]] = {}
     for number, defined in enumerate(definitions):
         for word in defined:
@@ -291,7 +291,7 @@ def ordered_parts(
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A sequence of states (sets of parts): ``base``, then each of ``steps`` adds parts to the previous state."""
+    """A sequence of states (sets of parts): ``base``, then one state for each of ``steps``, which is added."""
 
     base: frozenset[int]
     steps: tuple[frozenset[int], ...]
@@ -301,7 +301,7 @@ class Round:
 
     @property
     def states(self) -> tuple[frozenset[int], ...]:
-        """The states of the round as sets of parts, the fast end first."""
+        """The states of the round, each as a set of parts, beginning with the fast state."""
         return tuple(accumulate(self.steps, frozenset.union, initial=self.base))
 
 
@@ -338,8 +338,8 @@ def part_rounds(diff: CommitDiff, learnt: Learnt) -> PartRounds:
 def _prove(
     diff: CommitDiff, guilty: frozenset[int], learnt: Learnt, alone: frozenset[int]
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], tuple[int, int] | None]]:
-    """Make a round with the parent plus the guilty parts or, if ``alone`` is not empty, with the culprit minus the
-    guilty parts. Returns the measured state, and the answer of the round. If the state does not build, the round is
+    """Make a round that measures the parent with the guilty parts or, if ``alone`` is not empty, the culprit without
+    the guilty parts. Returns the measured state, and the answer of the round. If the state does not build, the round is
     repeated: parts that the guilty parts need are added, or parts that need the guilty parts are removed."""
     all_parts, proven, tried, answer = diff.all_parts, guilty, set[frozenset[int]](), None
     while len(tried) <= MORE:
@@ -358,8 +358,8 @@ def _prove(
 def _search(
     diff: CommitDiff, base: frozenset[int], parts: list[frozenset[int]], learnt: Learnt
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], Round | None]]:
-    """The smallest set of parts that is found to make the build slow, and the last round that showed this set. The set
-    is empty if the answer of a round is unknown. If none of the states between two states builds, the parts added
+    """The smallest set of parts that the search finds to make the build slow, and the last round that showed this. If
+    the answer of a round is unknown, the set is empty. If none of the states between two states builds, the parts added
     between these two states may need other parts, so the next round adds these parts after all other parts."""
     turn = tries = 0
     best: Round | None = None

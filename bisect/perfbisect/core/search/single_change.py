@@ -173,7 +173,7 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
 
 
 def _inconclusive(analysis: Analysis, reason: Reason) -> Inconclusive:
-    """An inconclusive verdict. UNBUILDABLE becomes LEFT_OUT if --skip has excluded a listed candidate."""
+    """An inconclusive verdict. Its reason is LEFT_OUT if --skip excluded a listed candidate."""
     verdict = undecided(analysis.belief, analysis.policy, reason)
     if reason is Reason.UNBUILDABLE and analysis.record.left_out.intersection(verdict.candidates):
         return replace(verdict, reason=Reason.LEFT_OUT)
@@ -211,7 +211,7 @@ class _HostClass:
         return self.analysis is not None and self.analysis.shows_change
 
     def proof(self, step: Step) -> PairwiseProof | None:
-        """The comparison of the culprit with its parent closest in speed; None if the class did not measure a parent."""
+        """The comparison of the culprit with its parent closest in speed; None if a parent was not measured."""
         if self.analysis is None:
             return None
         proofs = pairwise_proofs(self.analysis.record, self.analysis.levels, step.candidate, step.parents)
@@ -219,7 +219,7 @@ class _HostClass:
 
 
 def decide_single_change(now: Situation) -> Decision:
-    """The next work order, or the verdict. A work order for a busy host means that free hosts have nothing to measure."""
+    """The next work order, or the verdict. If the work order is for a busy host, free hosts have nothing to measure."""
     belief = prior_belief(now.graph, now.model)
     if verdict := verdict_without_search(now.graph, now.record, now.policy):
         return Decision(verdict, belief)
@@ -266,12 +266,12 @@ def _classes_and_count(
 
 
 def _leading_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
-    """The analysis that views show: of the first host class that shows a change, or else of the first analysed class."""
+    """The analysis that views show: of the first host class that shows a change, or else of the first class."""
     return next((c.analysis for c in sorted(classes, key=lambda c: not c.shows_change) if c.analysis), None)
 
 
 def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, share: float = 0.0) -> list[_HostClass]:
-    """The host classes with their analyses; ``prior`` has a probability of each culprit, from counts of instructions."""
+    """The host classes with their analyses; ``prior`` has a probability of each culprit, from instruction counts."""
     groups = separate_hypotheses(now.graph, now.record, prior, share)
     names = now.prior.classes
     if len(names) == 1:
@@ -317,7 +317,7 @@ def _order_and_wanted_builds(
 
 
 def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
-    """The best work order, even if it needs new builds, or the verdict; ``main`` is a result of ``_leading_analysis``."""
+    """The best work order, even if it needs new builds, or the verdict; ``main`` is from ``_leading_analysis``."""
     policy, budget = now.policy, now.budget
     usable = [part for part in classes if part.host is not None]
     showing = [part for part in classes if part.host is None and part.shows_change]  # but all their hosts are lost

@@ -290,17 +290,17 @@ def advice_sentences(trial: SessionState, noise: Noise) -> Iterator[str]:
     """The sentences that recommend a number of runs in a visit and a length of a run."""
     best, now = advise_repeats(trial, noise), trial.request.works[0].time
     if noise.runs_share_start and noise.between is not None:
-        alone = "more than one run in a visit teaches nothing new"
-        yield f"Best for the time it takes: {alone if best.runs == 1 else f'{best.runs} runs in each visit'}."
+        repeats = "1 run, because further runs of a visit add no precision" if best.runs == 1 else f"{best.runs} runs"
+        yield f"Best number of runs in each visit (--runs): {repeats}."
     if best.seconds is None:
         if trial.runs[0].facts.operations > 1:  # otherwise a command, which has no report intervals
-            yield "Too few report intervals in a run to say how long runs should be."
+            yield "The best duration of a run is unknown, because a run has too few report intervals."
     elif 0.6 * now <= best.seconds <= 1.6 * now:
-        yield f"Runs of {now:g} s are about as long as is best."
+        yield f"The present duration of a run, {now:g} s, is about the best duration."
     else:
         change = "shorter" if best.seconds < now else "longer"
-        yield f"Runs could be {change}: --time {best.seconds} is best for the time it takes."
+        yield f"Use {change} runs: --time {best.seconds} reaches a given precision in the shortest total time."
     if len(trial.runs) >= ENOUGH:
-        yield "Hunts on this host with this builder and workload now begin with this noise."
+        yield "Later hunts with this host, builder and workload start from this noise."
     else:
-        yield f"Fewer than {ENOUGH} runs: hunts do not begin with this noise."
+        yield f"This A/A test has fewer than {ENOUGH} runs: later hunts do not start from its noise."

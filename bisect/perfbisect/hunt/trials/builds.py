@@ -45,7 +45,7 @@ from perfbisect.wording.quantities import count, duration
 
 # @{…} with a suffix that no revision can have. Git might read such an argument as a date, and not refuse it.
 NO_REVISION = re.compile(r"@\{[^}]*\}(?!([~^]\d*|\^\{[^}]*\})*\Z)")
-FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tarball on this machine."
+FORM = "Give NAME=PATH. PATH is a folder of the host with the installed build, or a tarball on this machine."
 
 
 class Word(NamedTuple):
@@ -92,11 +92,14 @@ def read_builds(
     subjects = [named_build(word, settings.host, builder, is_here=is_here) for word in words]
     names = [subject.name for subject in subjects]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"{twice} is given twice.", "Give each build a name of its own: NAME=PATH for binaries.")
+        raise UsageError(
+            f"The build {twice} is given twice.",
+            "Give each build a different name. To name an installed build: NAME=PATH.",
+        )
     if len(subjects) < 2:
         raise UsageError(
-            "A comparison takes at least two builds; the first is the baseline.",
-            "To measure how much one build varies against itself: bisect noise",
+            "A comparison needs at least two builds. The first build is the baseline.",
+            "To measure how much the runs of one build vary: bisect noise",
         )
     if all(subject.path for subject in subjects):
         return replace(settings, repository="", variant=""), [with_config(build, builder) for build in subjects]
@@ -116,8 +119,8 @@ def read_builds(
         parts = parts._replace(variant="") if parts.variant == usual else parts
         if twin := next((earlier for earlier, earlier_parts in read.items() if earlier_parts == parts), ""):
             raise UsageError(
-                f"{twin} and {word} are the same build: it is given twice.",
-                "Leave one out. To measure how much one build varies against itself: bisect noise",
+                f"{twin} and {word} are the same build, which is given twice.",
+                "Omit one of the two. To measure how much the runs of one build vary: bisect noise",
             )
         read[word] = parts
     settings, commits = resolve_commits(settings, builder, [parts.revision for parts in read.values()])
@@ -171,7 +174,7 @@ def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> N
             "Name the hosts that are compared with --host, each with its own.",
         )
     if not builder.installed and not words:
-        raise UsageError("No builds are given.", "Name at least two; the first is the baseline.")
+        raise UsageError("No builds are given.", "Name at least two builds. The first build is the baseline.")
     if not builder.installed and len(settings.hosts) > 1:
         raise UsageError(
             "Builds are compared on one host, but several are given.",
@@ -187,8 +190,8 @@ def hosts_as_builds(settings: Settings, builder: Builder, *, min_hosts: int) -> 
     """
     if len(settings.hosts) < min_hosts:
         raise UsageError(
-            f"A comparison by {builder.name} is of hosts and takes at least two of them; the first is the baseline.",
-            "Give each with --host. To measure how much one host varies against itself: bisect noise",
+            f"With builder {builder.name}, a comparison needs at least two hosts. The first host is the baseline.",
+            "Give each host with --host. To measure how much the runs of one host vary: bisect noise",
         )
     builds = [TrialBuild(name, path=builder.installed) for name in settings.hosts]
     return replace(settings, repository="", variant=""), builds
@@ -219,7 +222,7 @@ def named_build(word: str, host: str, builder: Builder, *, is_here: bool) -> Tri
             raise unknown_config_error(builder, tail)
         sort = "file" if is_tarball(location) else "folder"
         advice = FORM if sort == "file" else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
-        raise UsageError(f"There is no {sort} {absolute_path(location)} for {name}.", advice)
+        raise UsageError(f"There is no {sort} {absolute_path(location)} for build {name}.", advice)
     return TrialBuild(name, path=str(absolute_path(location)), config=config)
 
 
@@ -248,8 +251,8 @@ def read_releases(
     releases = releases_in_range(open_repository(Path(settings.repository)), text, builder.release_tags)
     if len(releases.taken) < FEWEST:
         raise UsageError(
-            f"{text} has {count(len(releases.taken), 'release')}, and a line with steps needs {FEWEST}.{left_out_text(releases)}",
-            f"Name them instead, with the same options: bisect compare {' '.join(releases.taken)} …",
+            f"{text} has {count(len(releases.taken), 'release')}, but --each-release needs at least {FEWEST}.{left_out_text(releases)}",
+            f"Name the releases instead, with the same options: bisect compare {' '.join(releases.taken)} …",
         )
     settings = replace(settings, good=releases.taken[0], bad=releases.taken[-1])
     settings, commits = resolve_commits(settings, builder, releases.taken)
@@ -277,21 +280,21 @@ def cost_lines(setup: SessionSetup, settings: Settings, history: Path | None) ->
         yield from (f"left out: {name}, {reason}" for name, reason in request.series.left_out)
     visits = builds * works
     timed = builds * sum(request.runs * (work.warmup + work.time) for work in request.works)
-    yield f"{count(request.rounds, 'round')} of {count(visits, 'visit')}, {count(request.runs, 'run')} each"
+    yield f"{count(request.rounds, 'round')} of {count(visits, 'visit')}; {count(request.runs, 'run')} in each visit"
     if request.pairing is Pairing.AUTO:
-        yield f"to choose how: the first {BOTH} rounds interleaved, then {count(PAIRS_FIRST, 'pair')} of runs"
+        yield f"the choice between interleaved and paired runs: {BOTH} rounds interleaved, then {count(PAIRS_FIRST, 'pair')} of runs"
     start = "a start of the server on a copy of its data" if setup.builder.server else "a copy of the data"
     commands = [" ".join(workload.command) for workload in setup.works if workload.command]
     if any("{time}" not in command for command in commands):  # a command of unknown length
-        yield f"a round: runs of unknown length, since a command ends by itself, and in each visit {start}"
+        yield f"duration of a round: unknown, because the command decides when it ends; each visit also needs {start}"
     else:
         all_rounds = duration(timed * request.rounds)
-        yield f"a round: {duration(timed)} of runs, and in each visit {start}; all rounds: {all_rounds}"
+        yield f"duration of the runs: {duration(timed)} a round, {all_rounds} in all; each visit also needs {start}"
     seconds = usual_build_seconds(settings, history)
     if seconds is None:
-        yield "builds: of unknown length, as no hunt of the history has made any; those that the host has are used again"
+        yield "duration of a build: unknown, because the history has no build; builds that the host already has are used again"
     else:
-        yield f"builds: {duration(seconds)} each in earlier hunts, {duration(seconds * builds)} if the host has none of them"
+        yield f"duration of all builds: {duration(seconds * builds)} if the host has no build ({duration(seconds)} for each build in earlier hunts)"
 
 
 def usual_build_seconds(settings: Settings, history: Path | None) -> float | None:

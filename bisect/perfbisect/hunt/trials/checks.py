@@ -48,7 +48,7 @@ def check_hosts(
             with lease(name):
                 if settings := due_settings(name, caller.path, like):
                     title = f"{settings.workload} of {settings.good}"
-                    caller.say(f"Fitness check of host {name}, once a day: an A/A test of {title}.")
+                    caller.say(f"Fitness check of host {name}, once a day: an A/A test of workload {title}.")
                     begin([check_setup(settings, name, hosts_path, caller.waiting)], caller)
                 else:
                     caller.say(f"Host {name} was checked within {DUE / 3600:.0f} hours, so it is not checked again.")
@@ -82,7 +82,10 @@ def check_setup(like: Settings, host: str, hosts_path: str | Path, waiting: Wait
     """The setup of a host's fitness check: an A/A test of the commit that is good in the settings ``like``. Raises
     UsageError if the metric of ``like`` is not a speed."""
     if not is_speed(like.metric):
-        raise UsageError(f"{like.metric} does not show how fast a host is.", "Check the host with the settings of an A/A test in another metric.")
+        raise UsageError(
+            f"{like.metric} does not show how fast a host is.",
+            "Check the host with the settings of an A/A test in another metric.",
+        )
     settings = replace(
         like, bad=like.good, bad_commit=like.good_commit, host=host, further_hosts=(), name=FITNESS_CHECK,
         hosts_path=str(hosts_path) or like.hosts_path, policy=Policy(pairing=Pairing.AUTO), prior=NOTHING_KNOWN,

@@ -52,7 +52,9 @@ def claim_of(history: History, hunt: int | None) -> Claim:
             has_culprit = listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number))
             if has_culprit and not history.settings(listed.number).narrows:
                 return claim_of(history, listed.number)
-        raise UsageError(f"No hunt in the history {history.path} has named a culprit.", "Begin one with `bisect run`.")
+        raise UsageError(
+            f"No hunt in the history {history.path} has named a culprit.", "Begin a hunt with `bisect run`."
+        )
     refuse_imported(history, hunt, "its culprit cannot be proved or narrowed here")
     if of := history.settings(hunt).narrows:
         return claim_of(history, of)
@@ -103,11 +105,15 @@ def proof_setup(
         repository, bad, commits, builder.ignore, lambda path: is_unread_prose(tree(), path, commands), compare
     ) as derived:
         for merge in derived.merges:
-            say(f"{merge[:10]} is a merge: it is reverted relative to its first parent")
+            say(f"{merge[:10]} is a merge commit, and is reverted relative to its first parent")
         if derived.beside:
-            say(f"lines that later commits added next to the reverted lines stay: {', '.join(derived.beside)}")
+            say(
+                f"lines that later commits added next to the reverted lines stay, in these files: {', '.join(derived.beside)}"
+            )
         if derived.kept:
-            say(f"these files have conflicts and stay as in bad, as no build reads them: {', '.join(derived.kept)}")
+            say(
+                f"the revert has conflicts in files that no build reads; these files stay as in bad: {', '.join(derived.kept)}"
+            )
         names = ", ".join(commit[:10] for commit in commits)
         builds = (
             TrialBuild(settings.good, settings.good_commit),
@@ -126,8 +132,8 @@ def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: in
     found = commits_of_names(repository, commits)
     if absent := [name for name, commit in zip(commits, found, strict=True) if not commit]:
         raise UsageError(
-            f"{repository.folder} has no commit {absent[0][:10]} any more, which hunt {hunt} measured.",
-            "Fetch the commit into that repository, or begin a new hunt with: bisect run",
+            f"{repository.folder} no longer has commit {absent[0][:10]}, which hunt {hunt} measured.",
+            "Fetch this commit into the repository, or begin a new hunt with: bisect run",
         )
 
 

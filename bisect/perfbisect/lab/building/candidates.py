@@ -69,7 +69,7 @@ class LabHost:
 
     @property
     def file_lock(self) -> FairLock:
-        """The lock for short tasks that only read or write files of the host."""
+        """The lock that short tasks hold, which only read or write files of the host."""
         return self.second_lock or self.lock
 
 
@@ -128,7 +128,7 @@ class RemedyWorked(Exception):
 
 def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
     """Repeat the build of a commit that failed with a known error, with compiler options that prevent the error. Raises
-    RemedyWorked if the commit builds with these options."""
+    RemedyWorked if the build succeeds with these options."""
     error, flags = failure.known, context.builder.flags
     for _ in range(MAX_REMEDIES):
         mended = flags.plus(error.flags)
@@ -208,8 +208,8 @@ class BuildRegistry:
             self.contexts[name] = context
 
     def tidy_once(self, host: str, tidying: Iterator[Warned]) -> Iterator[Warned]:
-        """End the processes and remove the files that earlier sessions left on a host, once for each host; yields
-        warnings about them."""
+        """On the first call for a host, end the processes and remove the files that earlier sessions have left on the
+        host. Yields warnings about these processes and files."""
         with self.lock:
             first = host not in self._tidied
             self._tidied.add(host)
@@ -252,7 +252,7 @@ class BuildRegistry:
         return is_built and not (clean and self.built[candidate].facts.incremental)
 
     def first_same_binary(self, candidate: int) -> int:
-        """The first candidate with the same binary as the built candidate ``candidate``."""
+        """The first built candidate that has the same binary as ``candidate``, which must be built."""
         binary = self.built[candidate].facts.binary
         with self.lock:
             return next(number for number, build in self.built.items() if build.facts.binary == binary)

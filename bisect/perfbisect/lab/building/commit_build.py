@@ -366,7 +366,7 @@ class CommitBuild:
 def commit_build(context: BuildContext, sha: str) -> CommitBuild:
     """The build of a commit on a host, which its method ``build`` carries out.
 
-    Raises BuildFailed for a commit that git cannot read or that needs an unknown archive, and EnvironmentFailure.
+    Raises BuildFailed if git cannot read the commit or the commit needs an unknown archive. Raises EnvironmentFailure.
     """
     host, builder, bare = context.host, context.builder, context.bare
     with (clock := Stopwatch()).measure_phase(PATCH):

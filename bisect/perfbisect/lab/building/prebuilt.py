@@ -4,8 +4,8 @@ MySQL needs a version of boost.
 Prebuilt binaries are a folder on the host, or a tarball on this machine. perfbisect neither copies such a folder nor
 writes into it: at the path at which every build is measured, perfbisect makes a symbolic link to the folder. A tarball
 is sent to the host once, and its contents are stored like a finished build, so that ``bisect gc`` can remove them.
-Archives are stored in the same way; the key of an archive is its checksum. The commit determines which version of an
-archive is needed.
+Archives are stored in the same way; the key of an archive is its checksum. The needed version of an archive may differ
+between commits.
 """
 
 import hashlib
@@ -135,8 +135,8 @@ def installed_on_host(host: Host, builder: Builder, facts: HostFacts) -> Install
     """A build that consists of programs that are installed on a host, in the recipe's folder ``installed``. A run of
     such a build measures the speed of the host itself.
 
-    The key of the build is a hash of all known properties that can change the speed: processor, memory, kernel, and the
-    output of ``installed_version``.
+    The key of the build is a hash of the known properties of the host that can change the speed: processor, memory,
+    kernel, and the output of the command ``installed_version``.
     """
     prefix = PurePosixPath(builder.installed)
     printed = _version_output(host, builder, prefix)
@@ -189,8 +189,8 @@ def _real_folder(host: Host, path: str) -> PurePosixPath:
 
 
 def unpack_tarball(host: Host, path: str, advice: str = _ADVICE) -> str:
-    """Unpack a tarball into a folder among the builds of the host, unless the folder exists and is unchanged; returns
-    the key of the build.
+    """Unpack a tarball into a folder beside the builds of the host, and return the key of the build. If the folder
+    already exists and is unchanged, nothing is unpacked.
 
     Raises UsageError, with ``advice``, for a tarball that cannot be read or whose content would damage the host.
     """
@@ -225,7 +225,7 @@ def unpack_tarball(host: Host, path: str, advice: str = _ADVICE) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NeededArchive:
-    """An archive that the build of a commit needs."""
+    """An archive (such as a library's source code) that the build of a commit needs."""
 
     name: str
     version: str
@@ -242,7 +242,8 @@ def needed_archives(
     """Maps the name of each archive that the build of a commit needs to the archive; ``paths`` are the paths in the
     commit's tree.
 
-    Raises BuildFailed if the version of an archive is not found, or if the recipe has no checksum of that version.
+    Raises BuildFailed if the tree does not show the version of an archive, or if the recipe has no checksum for this
+    version.
     """
     archives, sha = {}, sources.sha
     for name in sorted(archive_names_in(builder.build, builder.when)):
@@ -268,7 +269,8 @@ def needed_archives(
 
 
 def unpack_archives(host: Host, archives: Collection[NeededArchive]) -> Generator[BuildStep]:
-    """Unpack the archives that are not yet unpacked on the host. Archives that this machine lacks are downloaded.
+    """Unpack on the host all archives that are not yet unpacked there. Archives that are not in the cache of this
+    machine are downloaded.
 
     Raises EnvironmentFailure if an archive cannot be obtained, or if its checksum differs from the checksum in the
     recipe.

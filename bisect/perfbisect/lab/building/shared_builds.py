@@ -1,5 +1,5 @@
-"""Shares finished builds between machines by a store. Before a host builds a commit, the build is looked up in the
-store; after the host has built a commit, the build is copied to the store.
+"""Shares finished builds between machines by a store. Before a host builds a commit, perfbisect searches the store for
+the build; after the host has built the commit, perfbisect copies the build to the store.
 
 The machine on which perfbisect runs transfers the archives of builds, so hosts need no access to the store. A host
 checks an archive before unpacking. If the check fails, the archive is removed from the store, and the host builds the

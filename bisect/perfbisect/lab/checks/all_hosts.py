@@ -56,7 +56,7 @@ DIFFERENCES: Mapping[str, tuple[Severity, str]] = {
     **dict.fromkeys(COMPILERS, (Severity.REFUSED, EQUAL_PROGRAMS)),
     "root folders, and builds contain these paths": (
         Severity.REFUSED,
-        "Set the same `root` for all of them in hosts.toml.",
+        "Set the same `root` for all these build hosts in hosts.toml.",
     ),
     PROCESSOR: (Severity.NOTE, ""),
     NATIVE: (Severity.REFUSED, f"Choose a variant that does not depend on the processor, {LEAVE_OUT}"),

@@ -79,8 +79,12 @@ def core_sharing_findings(request: CheckRequest) -> Iterator[Finding]:
         text = f"{host} is a virtual machine ({hypervisor}): other virtual machines share its caches and memory"
         yield note("virtual", text, "To find small changes, use a physical machine.")
     if (stolen := request.answers.get(STEAL_SHARE) or 0.0) > STOLEN:
-        text = f"{100 * stolen:.0f} % of the busy time of {host} went to other virtual machines since its start"
-        yield warning("steal", text, "Use dedicated processors, or longer runs. `bisect noise` shows how long.")
+        text = f"since the boot of {host}, other virtual machines have taken {100 * stolen:.0f} % of its busy time"
+        yield warning(
+            "steal",
+            text,
+            "Use dedicated processors, or longer runs (--time). `bisect noise` shows the best duration of a run.",
+        )
 
 
 def memory_layout_findings(request: CheckRequest) -> Iterator[Finding]:
@@ -118,7 +122,7 @@ def lock_and_leftover_findings(request: CheckRequest) -> Iterator[Finding]:
     host = request.host
     if owner := lock.lock_owner(host):
         text = f"host {request.name} is busy: {owner} measures there"
-        yield warning("lock", text, "Add --wait to wait for its end, or stop that session.")
+        yield warning("lock", text, "Add --wait to wait for the end of the other session, or stop the other session.")
         return
     if lock.has_separate_locks(host):
         text = "is a container: sessions in other containers of the machine do not see its lock"
@@ -174,7 +178,7 @@ def counter_findings(request: CheckRequest) -> Iterator[Finding]:
         if lacking and not is_exact:
             yield _refused_metric(request, lacking, obstacle)
         elif "instructions" not in counted and not (exactly and workloads and not obstacle):
-            effect = "the reason cannot distinguish more instructions from slower memory"
+            effect = "reports cannot distinguish more instructions from slower memory"
             advice = "Use a physical machine, or a virtual machine with a virtual PMU."
             yield warning("perf", f"host {request.name} has no hardware counters: {effect}", advice)
         yield ok("perf", f"counts {', '.join(counted)}")

@@ -175,7 +175,7 @@ def shared_build_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
     except OSError as trouble:
         reason = mask_credentials(trouble.strerror or str(trouble))
         sentence = f"the shared builds in {shared.address} cannot be used from this machine: {reason}"
-        yield warning("shared", sentence, "Hunts continue, and build for themselves.")
+        yield warning("shared", sentence, "Hunts continue without shared builds.")
     else:
         signed = (
             "signed"

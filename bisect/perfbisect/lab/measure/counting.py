@@ -185,9 +185,9 @@ def counting_seconds(workload: Workload, runs: Sequence[RunFacts]) -> float:
     """The estimated duration, in seconds, of an exact count of instructions by function, from the timed runs ``runs``
     of a build; 0 without runs.
 
-    The estimate is the sum of computing time and waiting time. Computing is slower while instructions are counted;
-    waiting is not slower, but occurs in each operation of the counted run. A command whose number of operations cannot
-    be set is executed once.
+    The estimate is the sum of computing time and waiting time. Computing is slower while instructions are counted.
+    Waiting is not slower; its time is the waiting time of one operation, multiplied by the number of operations in a
+    counted run. A command whose number of operations cannot be set is executed once.
     """
     runs = [run for run in runs if run.operations]
     if not runs:

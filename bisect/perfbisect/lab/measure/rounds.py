@@ -1,4 +1,5 @@
-"""Rounds of paired runs: two builds are measured at the same time on the same cores, so a disturbance affects both.
+"""Makes rounds of paired runs: two builds are measured at the same time on the same cores, so that a disturbance of the
+host affects both builds.
 
 The two builds have different paths, copies of the data, servers and clients. The two runs of a pair begin at the same
 moment. After the end of its run, the build that finishes first keeps its cores busy until the run of the other build
@@ -187,7 +188,8 @@ def why_round_invalid(first: RunFacts, second: RunFacts) -> str:
 
 
 def check_room_for_second_server(host: Host, free_at_first: int) -> None:
-    """Raise PairingImpossible if a second server would find less memory than the first server has taken."""
+    """Raise PairingImpossible if the free memory for a second server is less than the memory that the first server
+    uses."""
     now, total = read_fact(host, MEMORY) or (0, 0)
     needed = max(free_at_first - now, 0) + SPARE * total
     if total and now < needed:
