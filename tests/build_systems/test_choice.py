@@ -31,7 +31,7 @@ from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder, Varia
 from perfbisect.recipes.placeholders import fill_command
 from perfbisect.recipes.requested import requested_builder
 from perfbisect.repository.discovery import open_repository
-from perfbisect.wording.text import build_system_text
+from perfbisect.wording.text import recognised_system_text
 from program import executable
 from repos import Repo
 from sharing import key_of_build
@@ -193,8 +193,8 @@ def replace_builder(**changes: object) -> Builder:
 
 
 def test_build_system_text_begins_with_the_name() -> None:
-    assert all(build_system_text(system).startswith(f"{system}: ") for system in SYSTEMS)
-    assert ("each commit" in build_system_text(AUTO), build_system_text("")) == (True, "")
+    assert all(recognised_system_text(system).startswith(f"{system}: ") for system in SYSTEMS)
+    assert ("each commit" in recognised_system_text(AUTO), recognised_system_text("")) == (True, "")
 
 
 def test_compiler_flags_change_a_build_but_not_its_home() -> None:

@@ -337,7 +337,7 @@ def test_dry_run_lists_the_hunts_that_would_begin(commits: list[str], monkeypatc
         "hunts, v3@lto and other builds: none: no other build is a revision with the same variant and configuration."
         in alone
     )
-    monkeypatch.setattr("perfbisect.hunt.drop_hunts.begin_hunts", Mock(side_effect=Interrupted("")))
+    monkeypatch.setattr("perfbisect.hunt.drop_hunts.run_drop_hunts", Mock(side_effect=Interrupted("")))
     hunt = ["compare", "c1", "--hunt", "--no-explain"]
     assert f"To continue: bisect {' '.join(hunt)}" in exits(130, *hunt)
 

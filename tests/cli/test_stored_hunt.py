@@ -178,7 +178,7 @@ def test_every_format_has_the_link_and_the_text_for_a_mail(ends: tuple[str, str]
         "rate",
         "Commit",
         "Effect",
-        "Probability",
+        "Probability that this commit is the culprit",
         "Why",
         "Reproduce",
     ]
@@ -303,7 +303,7 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
     assert f"To {goes_on}" in exits(4, "run", *ends, *HUNT, *option)
     with monkeypatch.context() as patch:
         patch.setattr(Driver, "events", Mock(side_effect=KeyboardInterrupt))
-        assert f"to {goes_on}" in exits(130, "resume", *option)
+        assert f"To {goes_on}" in exits(130, "resume", *option)
     with closing(History.open(history)) as opened:
         numbers = [begin_batch(opened, file, [], 1.0) for file in (Path("/b 1.toml"), "")]
         end_batch(opened, numbers[1], 2.0)

@@ -220,7 +220,7 @@ def test_hunt_that_cannot_resume_is_replaced_by_a_new_hunt(history: History, mon
         return ()
 
     monkeypatch.setattr(session, "resume", resume)
-    monkeypatch.setattr(drop_hunts, "begin_hunts", lambda _history, _found, drops, *_: begun.extend(drops))
+    monkeypatch.setattr(drop_hunts, "run_drop_hunts", lambda _history, _found, drops, *_: begun.extend(drops))
     comparison: Any = SimpleNamespace(hunt_of=hunt_of)
     span: Any = SimpleNamespace(drops=[SimpleNamespace(work=work) for work in range(3)])
     hunt_range(history, comparison, span, CommandCallbacks(None, lambda _: pytest.fail("shown")))

@@ -528,7 +528,7 @@ HEADER = KnownFailure(
             OWN,
             RangeEndFailed("bad fails"),
             NOT_BUILT,
-            r"Correct --build and begin a new hunt; or install .*: bisect resume 1",
+            r"Correct --build and begin a new hunt, or install .*: bisect resume 1",
         ),
         (BUILT, RangeEndFailed("bad fails"), NOT_BUILT, r"Correct the recipe, or install .*: bisect resume 1"),
         (RECIPE, RangeEndFailed("bad fails"), RAN, r"Correct the recipe, or install .*: bisect resume 1"),

@@ -36,7 +36,7 @@ from perfbisect.lab.measure.rounds import (
     PairingImpossible,
     check_room_for_second_server,
     why_round_invalid,
-    with_shared_cores,
+    with_cores_for_both_builds,
 )
 from perfbisect.lab.upkeep import removable_items, remove_items
 from perfbisect.recipes.inventory import HostEntry
@@ -220,9 +220,9 @@ def test_builds_of_a_pair_are_pinned_to_shared_cores() -> None:
         ({}, 16, True, ("4,5,6,7", "0,1,2,3")),
         ({"server_cpus": "0-3", "client_cpus": "4-5"}, 2, True, ("2,3", "4,5")),
     ):
-        found = with_shared_cores(HostEntry(name="h", **entry), "0-7", threads, server=server)
+        found = with_cores_for_both_builds(HostEntry(name="h", **entry), "0-7", threads, server=server)
         assert (found.server_cpus, found.client_cpus) == expected
-    alone = with_shared_cores(HostEntry(name="h"), "3", 2, server=True)
+    alone = with_cores_for_both_builds(HostEntry(name="h"), "3", 2, server=True)
     assert alone.server_cpus == alone.client_cpus == "3", "one core is enough"
 
 

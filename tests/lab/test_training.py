@@ -138,7 +138,7 @@ def test_number_of_loads_after_damaged_data_is_limited(trainer: Trainer, monkeyp
 
 
 @pytest.mark.tools
-def test_build_that_refuses_the_data_is_trained_on_its_own_data(trainer: Trainer) -> None:
+def test_refused_data_trains(trainer: Trainer) -> None:
     """A build whose workload fails during the training fails."""
     trainer = replace(trainer, builder=changed(trainer.builder, server=PARTICULAR))
     assert train(trainer, "a")[0] == []

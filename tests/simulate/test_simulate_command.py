@@ -78,7 +78,7 @@ def test_simulation_uses_the_range_of_a_repository(bisect: Bisect, git: Repo) ->
     (("v1", "v2"), "--repo"),
     (("--repo", "."), "GOOD BAD"),
     (("v1", "v2", "--commits", "9"), "a random range"),
-    (("--build-cost", "-1"), "10 or 15m"),
+    (("--build-cost", "-1"), "Examples: 10, 15m"),
     (("--effect", "0"), "not between 0.0001% and 99.9999%"),
     (("--steps", "many"), "culprit-on-slope"),
     (("--failing", "100%"), "not between 0.0001% and 99.9999%"),

@@ -42,7 +42,7 @@ def test_drift_depends_only_on_time() -> None:
     habits = HostModel(drift=0.05, jumps=(1 / 600, 0.1), phases=(0.4, -0.1, 300), daily=0.1, ramp=0.1)
     times = np.sort(np.random.default_rng(0).uniform(0, 50_000, 200)).tolist()
     ahead, back, other = HostSpeed(habits, 3, 0), HostSpeed(habits, 3, 0), HostSpeed(habits, 3, 1)
-    assert [*map(ahead.at, times)] == [*map(back.at, times[::-1])][::-1]
+    assert [*map(ahead.value_at, times)] == [*map(back.value_at, times[::-1])][::-1]
     assert other.value_at(100) != back.value_at(100)
 
 

@@ -17,7 +17,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.events import Commit, SessionStarted
 from perfbisect.core.domain.facts import SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import UNKNOWN, Fleet, Found, Inconclusive, MergeBase, Reason, Verdict
+from perfbisect.core.domain.orders import UNKNOWN, Fleet, Found, Inconclusive, MergeBaseComparison, Reason, Verdict
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import (
     NOTHING_KNOWN,
@@ -92,7 +92,8 @@ def decided(seen: Sequence[Observation], **more: Any) -> Ended:
 def merge_base() -> Ended:
     known, _ = drop(0.03, NOISY, 1, commits=1, max_runs=6)
     assert isinstance(known, Inconclusive)
-    return Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=MergeBase("0a0a0a0a0a", "0b0b0b0b0b", known)), 30
+    detail = MergeBaseComparison("0a0a0a0a0a", "0b0b0b0b0b", known)
+    return Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=detail), 30
 
 
 def every(steps: dict[int, float], budget: int = 0, broken: Iterable[int] = ()) -> Ended:

@@ -288,7 +288,7 @@ def locked_machine_identity(host: Host) -> str:
 
 
 def has_separate_locks(host: Host) -> bool:
-    """Whether the host is a container whose lock folder is not visible to its machine and to other containers."""
+    """Whether the host is a container whose lock folder is visible neither to its machine nor to other containers."""
     return host.script(_APART, _folders()[0], check=False).ok
 
 

@@ -219,8 +219,8 @@ class Driver:
             yield from member_closing
 
     def append(self, event: Event | WorkloadFailed, workload: int | None = None) -> tuple[Numbered, ...]:
-        """Store an event in the log of its member; if the event is about a build or a shared run, also in the logs of
-        other hunts without a verdict. Returns the stored events."""
+        """Store an event in the log of its hunt or trial; an event about a build, or about a run for several hunts,
+        also in the logs of the other hunts without a verdict. Returns the stored events with their hunts' numbers."""
         number = self._current = self._member_number(workload)
         target = self.members[number]
         if isinstance(event, WorkloadFailed):

@@ -272,10 +272,10 @@ def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, 
     hunts = [(drop, comparison.hunt_of(drop)) for drop in span.drops]
     new_drops = [drop for drop, drop_hunt in hunts if drop_hunt is None or drop_hunt.hunt in replaced]
     if new_drops:
-        begin_hunts(history, comparison, new_drops, caller)
+        run_drop_hunts(history, comparison, new_drops, caller)
 
 
-def begin_hunts(
+def run_drop_hunts(
     history: History, comparison: HuntedComparison, drops: Sequence[Drop], caller: CommandCallbacks
 ) -> None:
     """Begin and carry out the hunts for drops of one range, as one session."""
@@ -345,8 +345,8 @@ def with_measured_ends(setup: SessionSetup, log: Sequence[Event], run_filter: tu
     comparison.
 
     ``run_filter`` is the filter by which the comparison's command selected benchmarks. The hunt uses the runs only if
-    its own command has the same filter. The runs are not copied if good is no ancestor of bad, because the hunt then
-    measures the merge base in place of good.
+    the command of the hunt has the filter ``run_filter``, too. The builds and runs are not copied if good is no
+    ancestor of bad, because the hunt then measures the merge base in place of good.
     """
     output, span, events = setup.settings.output, setup.span, dict[tuple[str, type[Event]], Event]()
     assert output

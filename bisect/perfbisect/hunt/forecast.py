@@ -54,7 +54,7 @@ from perfbisect.wording.text import listed, shell_word, shell_words
 DROPS = (0.5, 0.04)  # the largest and the smallest drop of a forecast, before the ends are measured
 
 PID = 2**31 - 1  # placeholder for the processes of a server
-IN_BACKGROUND = "&  # ends when it is stopped"
+IN_BACKGROUND = "&  # runs until it is stopped below; SERVER is its process id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,10 @@ def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]
     span, _ = read_hunt_range(settings, recipes[0])
     with connect(load_host(settings.host, settings.hosts_path)) as host:
         yield f"# {forecast_line(path, hunts, span, host)}"
-    bad = command_groups(settings, recipes, settings.bad_commit)
+    bad = commands_for_commit(settings, recipes, settings.bad_commit)
     yield f"# bad: {settings.bad}, {settings.bad_commit}"
     yield from script_lines(bad)
-    good = [group for group in command_groups(settings, recipes, settings.good_commit) if group not in bad]
+    good = [group for group in commands_for_commit(settings, recipes, settings.good_commit) if group not in bad]
     yield ""
     if good:
         yield f"# good: {settings.good}, {settings.good_commit}: the same commands, except:"
@@ -135,13 +135,13 @@ def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]
     else:
         yield f"# good: {settings.good}, {settings.good_commit}: the same commands"
     for hunt in further_hunts:
-        groups = command_groups(hunt, load_requested(hunt), hunt.bad_commit)
+        groups = commands_for_commit(hunt, load_requested(hunt), hunt.bad_commit)
         yield ""
         yield f"# Workload {hunt.workload}, with the same builds: the same commands, except:"
         yield from script_lines([group for group in groups if group not in bad])
 
 
-def command_groups(settings: Settings, recipes: Recipes, commit: str) -> tuple[CommandGroup, ...]:
+def commands_for_commit(settings: Settings, recipes: Recipes, commit: str) -> tuple[CommandGroup, ...]:
     """The commands for a commit on the first host; if the first host makes no builds, also the commands on its first
     build host."""
     builder, workload = recipes
@@ -222,7 +222,9 @@ def _build_groups(request: ListingRequest, work: PurePosixPath, *plans: BuildPla
     env = (f"{name}={shell_word(value)}" for name, value in final[0].env.items())
     yield CommandGroup("environment of the build", (*env, *path))
     for _, commands in instrumented:
-        yield CommandGroup(f"instrumented build, which counts its executed code, {location}", commands)
+        yield CommandGroup(
+            f"instrumented build for the profile-guided optimization, not measured, {location}", commands
+        )
         names = listed([qualified_name(workload) for workload in request.training])
         yield CommandGroup("training", (f"# loading, and at most {SECONDS:g} s of {names}, as below",))
     yield CommandGroup(f"build, {location}", final[1])
@@ -251,7 +253,10 @@ def _visit_groups(
     bench = visit.RunContext(host, entry, workload, loading.placed, perf.can_count(host))
     timed = visit.timed_command(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
     line = _with_environment(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
-    yield CommandGroup(f"a visit, on a copy of the data, in {timed.cwd}", tuple(_with_server(service, line)))
+    yield CommandGroup(
+        f"a visit (one start of the server or program) on a copy of the data, in {timed.cwd}",
+        tuple(_with_server(service, line)),
+    )
 
 
 def _loading_commands(loading: dataset.DatasetLoading) -> Iterator[str]:

@@ -45,7 +45,8 @@ BUILD_HOST_PATIENCE = 60.0  # seconds without the only build host, after which h
 
 @dataclass(frozen=True, slots=True)
 class SessionLabs:
-    """Makes the labs (the parts that build and measure on one host) of a trial, or of one hunt of a session."""
+    """Makes the labs of a trial, or of one hunt of a session. A lab is an object that builds and measures on one
+    host."""
 
     setup: SessionSetup
     log: SavedLog

@@ -17,7 +17,7 @@ from perfbisect.core.domain.orders import (
     Inconclusive,
     Interval,
     Measure,
-    MergeBase,
+    MergeBaseComparison,
     NotReproduced,
     PlannedRuns,
     Purpose,
@@ -273,7 +273,7 @@ def merge_base_equals_good(
                     f"To hunt from the merge base, without good: {from_merge_base}",
                 )
             )
-            compared = MergeBase(base, good, verdict)
+            compared = MergeBaseComparison(base, good, verdict)
             yield log.append(SessionEnded(Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=compared)))
             return False
         case _:

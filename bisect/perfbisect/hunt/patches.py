@@ -338,7 +338,8 @@ class PartSearch:
 
     @property
     def span(self) -> CommitRange:
-        """The present round as a range of commits, with one commit for each state; the first commit is the fast end."""
+        """The commits that the present round searches, as a range. Each commit has more parts of the diff than the
+        commit before; the first commit is the fast end."""
         commits = self.commits.hashes(self.present.states)
         graph = Graph.straight_history(len(self.present.steps))
         return CommitRange(self.commits.parent, self.commits.commit, commits[0], len(commits) - 1, 0, graph, commits)

@@ -70,9 +70,9 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
     for this repository, the existing recipe.
 
     ``is_named`` says that the user has named the path; otherwise the path is the current folder. If ``name`` is given,
-    a recipe of this name is proposed even if a recipe exists. The proposed benchmark is a program whose name looks like
-    a benchmark's, or ``program``. Raises UsageError if no repository, no range of commits, no build system or no
-    benchmark is found, or if ``name`` cannot be used.
+    a recipe of this name is proposed even if a recipe exists. The recipe measures a program whose name or folder looks
+    like a benchmark's, or a program with the name ``program``. Raises UsageError if no repository, no range of commits,
+    no build system or no benchmark is found, or if ``name`` cannot be used.
     """
     repo = open_repository(path, is_named_by_user=is_named)
     url = config_value(repo, "remote.origin.url")

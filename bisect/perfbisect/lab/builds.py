@@ -217,7 +217,7 @@ class BuildSite:
     def _new_warnings(self, candidate: int, built: InstalledBuild) -> Iterator[Warned]:
         """Warnings about a build. A warning that was already given for another build is not repeated."""
         facts, facts_of_all = built.facts, [earlier.facts for earlier in self.made.built.values()]
-        name = self.candidates.name(candidate)
+        name = self.candidates.display_name(candidate)
         if facts.partial and not any(earlier.partial for earlier in facts_of_all):
             text = f"a part of {name} does not build: {facts.partial}"
             yield Warned(
@@ -310,7 +310,7 @@ class CandidateBuilds:
                     raise
                 self.made.lost.add(site.name)
                 yield Warned(f"host {site.name} does not build any more: {failure}", "The other hosts continue.")
-        name = self.candidates.name(candidate)
+        name = self.candidates.display_name(candidate)
         raise EnvironmentFailure(f"{name} cannot be built: all build hosts of {self.host.name} failed")
 
     def _usable_sites(self, without: BuildSite | None = None) -> list[BuildSite]:
@@ -333,7 +333,7 @@ class CandidateBuilds:
                     build_store.ship_build(site.lab_host.host, site.builder.work_name, facts.key, self.host)
             except BuildFilesChanged as changed:
                 self.remove_changed_build(changed)
-                yield Warned(f"{self.candidates.name(candidate)} is built again: {changed}")
+                yield Warned(f"{self.candidates.display_name(candidate)} is built again: {changed}")
                 return
             except EnvironmentFailure as failure:
                 yield self.forget_lost_build(candidate, failure)
@@ -349,7 +349,7 @@ class CandidateBuilds:
             raise failure
         self.made.places.pop(candidate, None)
         self._here.pop(candidate, None)
-        name = self.candidates.name(candidate)
+        name = self.candidates.display_name(candidate)
         text = f"the build of {name} cannot be copied from host {site.name}: {failure}"
         return Warned(text, "The commit is built again.")
 

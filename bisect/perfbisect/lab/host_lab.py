@@ -27,7 +27,7 @@ from perfbisect.lab.building.log_parser import LINK
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
 from perfbisect.lab.host_watch import HostWatch, WorkRetryPolicy, require_metric_values
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.rounds import ALLOWED, TRIES, PairedRounds, PairingImpossible, with_shared_cores
+from perfbisect.lab.measure.rounds import ALLOWED, TRIES, PairedRounds, PairingImpossible, with_cores_for_both_builds
 from perfbisect.lab.measure.studies import CountedRunner
 from perfbisect.lab.measure.visit import RunContext, SlowRuns, Study, StudyMaker, TimingStudy, Turn
 from perfbisect.lab.servers import Installation, data_owner_id, shared_placeholders
@@ -171,7 +171,7 @@ class HostLab:
             max(self.workload.threads, round(self._busiest)),
         )  # as many cores as interleaved runs used
         allowed = read_fact(context.host, ALLOWED) or "0"
-        entry = with_shared_cores(context.entry, allowed, threads, server=self.builder.server is not None)
+        entry = with_cores_for_both_builds(context.entry, allowed, threads, server=self.builder.server is not None)
         return PairedRounds(replace(context, entry=entry), self.retry.note_success)
 
     def _rebuild(
@@ -190,7 +190,7 @@ class HostLab:
             return False
         why, text = "each change of its own build folder costs a build", f"{changed}; the build is made again"
         advice = f"Change the workload so that it writes below {{data}}: {why}."
-        yield Warned(f"{self.candidates.name(turn.candidate)}: {text}", advice)
+        yield Warned(f"{self.candidates.display_name(turn.candidate)}: {text}", advice)
         self.builds.remove_changed_build(changed)
         return True
 
@@ -214,7 +214,7 @@ class HostLab:
         if not self.builds.made.built[candidate].facts.incremental:
             return None
         self._distrusted.add(candidate)
-        text = f"the incremental build of {self.candidates.name(candidate)} fails: {failure}"
+        text = f"the incremental build of {self.candidates.display_name(candidate)} fails: {failure}"
         return Warned(text, "The commit gets a clean build instead.")
 
     def _turns(self, order: Measure) -> list[Turn]:
@@ -282,7 +282,7 @@ class HostLab:
         reason = str(failure) if isinstance(failure, BuildFailed) else f"in layout {turn.layout}, {failure}"
         facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)
         self.builds.made.built[turn.candidate] = replace(built, facts=facts)
-        name = self.candidates.name(turn.candidate)
+        name = self.candidates.display_name(turn.candidate)
         advice = "The hunt continues with the usual layout. `--no-layouts` switches other layouts off."
         yield Warned(f"{name} cannot be measured in a randomized layout: {reason}", advice)
         yield BuildFinished(turn.candidate, facts, None)
@@ -346,7 +346,7 @@ class HostLab:
                 yield self.data.remove_damaged(sides[runner.at][1], damaged)
             except RunFailed as failure:
                 at = runner.at
-                turn, name = turns[at], self.candidates.name(turns[at].candidate)
+                turn, name = turns[at], self.candidates.display_name(turns[at].candidate)
                 if not first.runs_left:  # all runs succeeded: how the server ended is irrelevant
                     yield Warned(f"{name}: {failure}", "Its runs had succeeded, and are used.")
                 elif not self.data.mark_refused(*sides[at], failure):

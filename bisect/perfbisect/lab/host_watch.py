@@ -235,7 +235,7 @@ class WorkRetryPolicy:
         candidate is an end of the range, because a hunt needs measurements of both ends. RangeEndFailed usually means
         that the user must fix the machine or the recipe; then the hunt can continue.
         """
-        name = self.candidates.name(candidate)
+        name = self.candidates.display_name(candidate)
         if is_disk_full(self.host):
             raise disk_full_error(self.host.name, f"{name} cannot be measured: {failure}") from failure
         if end := self.candidates.end_name(candidate):

@@ -56,7 +56,7 @@ from perfbisect.wording.quantities import (
 )
 from perfbisect.wording.reasons import function_notes, plan_lines
 from perfbisect.wording.table import cut
-from perfbisect.wording.text import build_system_text, cited, metric_title, patch_summary, printable, with_unit
+from perfbisect.wording.text import cited, metric_title, patch_summary, printable, recognised_system_text, with_unit
 from perfbisect.wording.trials import ratio_title
 from perfbisect.wording.verdicts import classification_name, effect
 
@@ -119,7 +119,7 @@ def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
         ("chosen", state.chosen.why),
         ("pairing", state.pairing.why if state.pairing else ""),
         ("together", report.shared_builds_text),
-        ("build", build_system_text(settings.system)),
+        ("build", recognised_system_text(settings.system)),
         ("command", settings.quick.run if settings.quick else ""),
         *(
             (
@@ -200,7 +200,7 @@ def issue_lines(report: HuntReport, change: NamedChange) -> Iterator[str]:
     yield f"{teller.metric_text}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
     yield f"Commit: {report.link_of(commit.sha) or commit.sha}{by}"
     yield f"Effect: {teller.change_sentence(step.ratio)}; {report.summary.title} on {host}."
-    yield f"Probability: {chance(step.probability)}. {teller.proof_sentence(step)}"
+    yield f"Probability that this commit is the culprit: {chance(step.probability)}. {teller.proof_sentence(step)}"
     yield f"Why: {' '.join(change.reason_sentences)}"
     again = (
         command_to_run(settings, report.history)
@@ -368,12 +368,12 @@ def cost_sentences(report: HuntReport) -> Prose:
     """Sentences about the cost of a hunt: builds, runs, time, and the builds of build hosts that were not measured."""
     costs = report.costs
     cached_share = cache_share(costs.hit_rate, costs.remote_rate)
-    cache = f" ({cached_share})" if cached_share else ""
     incremental = f", {costs.incremental} of them incremental," if costs.incremental else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
     largest, phases = phase_times(seconds_by_phase(report.made_builds))
+    spent_on = f" ({', '.join(filter(None, (largest, cached_share)))})" if largest or cached_share else ""
     spent = (
-        f"Cost: {count(costs.builds, 'build')}{incremental}{shared} in {duration(costs.build_seconds)}{largest}{cache},"
+        f"Cost: {count(costs.builds, 'build')}{incremental}{shared} in {duration(costs.build_seconds)}{spent_on},"
         f" {count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all."
     )
     sentences = tuple(filter(None, (spent, phases)))

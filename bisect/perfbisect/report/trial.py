@@ -96,7 +96,7 @@ def document(
         facts=Facts(tuple(setting_facts(trial))),
         summary=summary,
         headline=in_a_line,
-        sections=nonempty_sections(*body, *(page_sections(trial, history) if for_page else ())),
+        sections=nonempty_sections(*body, *(page_only_sections(trial, history) if for_page else ())),
     )
 
 
@@ -327,7 +327,7 @@ def trial_remarks(trial: SessionState) -> Iterator[str]:
     yield from (f"{' and '.join(names)} have the same binary." for names in alike.values() if len(names) > 1)
 
 
-def page_sections(trial: SessionState, history: Path | None) -> Iterator[Section]:
+def page_only_sections(trial: SessionState, history: Path | None) -> Iterator[Section]:
     """The sections that only a page has: the runs of each workload in order of time, builds, host, and command."""
     from perfbisect.report.page.charts import pairs_figure, run_drawings, runs_figure
 

@@ -63,7 +63,7 @@ class CannotRevert(PerfBisectError):
 
 
 @dataclass(frozen=True, slots=True)
-class RevertedCommit:
+class CommitWithoutChanges:
     """A new commit without the changes of some of its ancestors, which exists only in a temporary repository."""
 
     repository: Repository  # the user's repository, with this commit and its objects
@@ -77,7 +77,7 @@ class RevertedCommit:
 def temporary_revert(
     repo: Repository, tip: str, commits: Sequence[str], ignore: Sequence[str],
     is_unread: Callable[[str], bool] = lambda path: False, compare_command: str = "bisect compare GOOD BAD reverted",
-) -> Iterator[RevertedCommit]:  # fmt: skip
+) -> Iterator[CommitWithoutChanges]:  # fmt: skip
     """A new commit: ``tip`` without the changes of its ancestors ``commits`` (full hashes, newest first). The changes
     of a merge commit are relative to its first parent. Equal arguments always give the same hash. Raises CannotRevert
     for a conflict in a file that a build may read: its path matches no glob in ``ignore``, and ``is_unread(path)`` is
@@ -113,7 +113,7 @@ def temporary_revert(
         message = f"Revert {_shortened_hashes(commits)}\n\nThis is {tip} without {', '.join(commits)}.\n"
         revert = ask.git("commit-tree", "-p", tip, tree, stdin=message).strip()
         of_user = replace(repo, objects=bare / "objects")
-        yield RevertedCommit(of_user, revert, tuple(merges), tuple(sorted(beside)), tuple(sorted(unchanged)))
+        yield CommitWithoutChanges(of_user, revert, tuple(merges), tuple(sorted(beside)), tuple(sorted(unchanged)))
 
 
 def _tree_without_commits(

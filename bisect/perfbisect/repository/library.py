@@ -119,14 +119,14 @@ def object_reader(repository: Repository) -> Iterator[ObjectReader]:
                 yield opened
         finally:
             processes = (opened.git.cat_file_header, opened.git.cat_file_all)
-            statuses = [_exit_status(process) for process in processes if process]
+            statuses = [_close_and_wait(process) for process in processes if process]
             opened.close()
         if any(statuses):
             said.seek(0)
             raise git_failure(f"git cat-file failed in {repository.git_dir}", said.read().decode(errors="replace"))
 
 
-def _exit_status(process: "Git.AutoInterrupt") -> int:
+def _close_and_wait(process: "Git.AutoInterrupt") -> int:
     """Close the pipes of a git process without reading its remaining output, and return its exit status."""
     with suppress(BrokenPipeError):
         process.stdin.close()

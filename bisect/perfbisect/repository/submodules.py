@@ -289,12 +289,12 @@ def _clone_address(repo: Repository) -> str:
 
 
 def _folders_in_clone(repo: Repository, submodule: Submodule, name: str) -> Iterator[Path]:
-    """The folders of a submodule in the user's clone.
+    """The folders of the user's clone that contain a repository of a submodule.
 
-    The folders are: repositories with the name of the submodule below the git directory, and, for a linked work tree,
-    also below the main git directory; and the submodule's folder in the checkout, if the folder has a repository and
-    its path contains no symbolic link. A repository in the checkout was made by the user and not by a commit, because a
-    commit cannot contain an entry named `.git`.
+    The first folder is `modules/NAME` in the git directory. A linked work tree has a second folder: `modules/NAME` in
+    the main git directory. The last folder is the submodule's folder in the checkout, if the folder has an entry `.git`
+    and its path contains no symbolic link. The user has made this repository, because a commit cannot contain an entry
+    named `.git`.
     """
     if name:
         common = git(repo, "rev-parse", "--git-common-dir").removesuffix("\n")

@@ -112,8 +112,9 @@ class SimulatedOrder:
 
 
 class SimulatedWorkers:
-    """The hosts of a simulated world. They compute all observations of a work order (measurement) as soon as they get
-    it. They report the observations of one work order after the other, first of the work order that ends first."""
+    """The hosts of a simulated world. A host computes all observations of a work order (measurement) as soon as the
+    host gets the work order. ``next`` returns the observations of the work order that ends first, then the observations
+    of the work order that ends second, and so on."""
 
     limit, minutes = UNLIMITED, 0.0
 

@@ -109,7 +109,7 @@ def continue_batch(history: "History", batch: int) -> None:
     Raises UsageError for a batch that another person made.
     """
     [(process,)] = history.select("SELECT process FROM batches WHERE id = ?", [batch])
-    if whose := history.owner("", process):
+    if whose := history.other_owner("", process):
         raise UsageError(
             f"Batch b{batch} was made by {whose}. For safety, perfbisect does not run commands of others.",
             f"To see the hunts: {with_history('bisect history', history.path)}",

@@ -277,7 +277,7 @@ def first_line_of_error(failure: Exception) -> str:
     return str(failure).strip().partition("\n")[0].rstrip(".")
 
 
-class SessionCopy(NamedTuple):
+class CentralCopy(NamedTuple):
     """A session or a batch of a central history that was copied into a history in memory."""
 
     history: History
@@ -312,7 +312,7 @@ class CentralReader:
         return listed
 
     @contextmanager
-    def session_copy(self, name: str | None = None) -> "Iterator[SessionCopy]":
+    def session_copy(self, name: str | None = None) -> "Iterator[CentralCopy]":
         """A copy, in memory, of a session or a batch, and of its related sessions. If ``name`` is None, the latest hunt
         is copied.
 
@@ -333,7 +333,7 @@ class CentralReader:
         if not names:
             raise missing
         with closing(self._copied_to_memory(OF_SESSIONS, number_in_name, names)) as history:
-            yield SessionCopy(history, f"{kind}{number}" if kind else int(number), match[0])
+            yield CentralCopy(history, f"{kind}{number}" if kind else int(number), match[0])
 
     def query(self, sql: str) -> QueryResult:
         """The result of an SQL query of the user. PostgreSQL executes the query with the rights of the role that may

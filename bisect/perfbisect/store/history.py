@@ -307,9 +307,9 @@ class History:
     def origin(self, session: int) -> str:
         """The owner of a session that was imported or that another user made; "" for a session of the present user."""
         process = f"(SELECT process FROM attempts WHERE session_id = {int(session)} ORDER BY id DESC LIMIT 1)"
-        return self.owner(*self.columns(session, "coalesce(origin, '')", process))
+        return self.other_owner(*self.columns(session, "coalesce(origin, '')", process))
 
-    def owner(self, origin: str, process: str | None) -> str:
+    def other_owner(self, origin: str, process: str | None) -> str:
         """The owner of a session, by its ``origin`` or the process of its last attempt; "" for the present user."""
         return str(origin or ("" if is_default_history(self.path) else owner_if_other_user(process)))
 

@@ -212,7 +212,7 @@ def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
     host, metric, builds, runs = measured
     return SessionSummary(
         number if kind == "hunt" else session_name(kind, number), kind, started, builder, variant, workloads, host, metric, state, builds,
-        runs, failure or "", history.owner(origin, process), name, **further,
+        runs, failure or "", history.other_owner(origin, process), name, **further,
     )  # fmt: skip
 
 

@@ -337,7 +337,8 @@ def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
 
 
 def verdict_lines(view: SessionView, width: int) -> list[Text]:
-    """The verdict and its reason in sentences, and the command that shows the report; no lines before the verdict."""
+    """The lines with the verdict, its reason, and the command that shows the report; empty for a trial, and as long as
+    the hunt has no verdict."""
     if view.state.verdict is None or view.hunt is None:
         return []
     lines: list[Text] = []

@@ -273,7 +273,7 @@ def build_origin(facts: "BuildFacts") -> list[str]:
 
 PHASES = {
     "checkout": "checking out", "patch": "patching", "configure": "configuring", "compile": "compiling",
-    "install": "installing", "train": "training", "relink": "linking again", "record": "listing the files", "other": "the rest",
+    "install": "installing", "train": "training", "relink": "linking again for layouts", "record": "recording the installed files", "other": "the rest",
 }  # fmt: skip
 
 
@@ -287,7 +287,7 @@ def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
         return "", ""
     ordered = sorted(phases, key=lambda phase: (phase == "other", -phases[phase]))
     parts = (f"{PHASES[phase]} {duration(phases[phase])}" for phase in ordered if phases[phase] >= 0.05)
-    largest = f", of which {share(phases[ordered[0]] / total)} {PHASES[ordered[0]]}"
+    largest = f"{share(phases[ordered[0]] / total)} of the time {PHASES[ordered[0]]}"
     return largest, f"Time of these builds by phase: {', '.join(parts)}."
 
 

@@ -150,7 +150,7 @@ _COMMANDS_OF_SYSTEM = {  # build system → a summary of its commands
 }
 
 
-def build_system_text(system: str) -> str:
+def recognised_system_text(system: str) -> str:
     """A text that names the recognised build system and its commands; "" if the user or a recipe gives the build
     commands."""
     return _COMMANDS_OF_SYSTEM.get(system, "")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.orders import Inconclusive, Interval, MergeBase, NotReproduced, Reason
+from perfbisect.core.domain.orders import Inconclusive, Interval, MergeBaseComparison, NotReproduced, Reason
 from perfbisect.core.domain.settings import Direction, Policy
 from perfbisect.wording.quantities import change, count, duration, percent, ratio
 from perfbisect.wording.text import metric_title
@@ -71,7 +71,7 @@ def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> 
         case Reason.MINUTES_SPENT, float(limit):
             time = duration(60 * limit).replace(".0 s", " s")
             return f"the limit of {time} (--max-time) is reached"
-        case Reason.MERGE_BASE, MergeBase(commit, good, search_result):
+        case Reason.MERGE_BASE, MergeBaseComparison(commit, good, search_result):
             comparison = f"{metric_title(metric)} of good is {ratio(search_result.ratio)} of {metric_title(metric)} of the merge base, and "
             return (
                 f"the merge base {commit} is not shown to be as fast as good {good}"
@@ -94,7 +94,7 @@ def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str 
 
     The printed commands end with ``history``, the option --history, or "" for the default history.
     """
-    if isinstance(base := verdict.detail, MergeBase):
+    if isinstance(base := verdict.detail, MergeBaseComparison):
         advice = next_advice(base.known, skip_of, hunt, history)
         return f"{advice} Or start from the merge base instead of good: bisect run {base.commit} BAD"
     failure = failure_clause(verdict, skip_of)

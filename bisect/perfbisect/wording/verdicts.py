@@ -260,7 +260,8 @@ class VerdictSentences:
         return f"Proven against {', and '.join(against)}, {way}."
 
     def code_placement(self, verdict: CodePlacement) -> Iterator[str]:
-        """Sentences for the verdict that a commit differs only in the usual layout of its code, and advice."""
+        """Sentences for the verdict that a commit changes the metric only in the usual layout, and not in randomized
+        layouts (functions in random order); and advice."""
         step = verdict.step
         yield f"Code placement: {cited(self.commit_of(step.candidate))} changes {self.metric_text} only in the usual layout."
         change_text = f"{ratio(step.ratio)} of {self.metric_text} before: {effect(step.ratio, self.metric)}"

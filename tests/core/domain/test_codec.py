@@ -20,7 +20,7 @@ from perfbisect.core.domain.orders import (
     Interval,
     LayoutRatios,
     Measure,
-    MergeBase,
+    MergeBaseComparison,
     PlannedRuns,
     Purpose,
     Reason,
@@ -54,7 +54,7 @@ def test_decoded_decision_has_its_order_belief_and_fleet() -> None:
 
 
 def test_decoded_verdict_equals_the_encoded_verdict() -> None:
-    of_merge_base = Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=MergeBase("ab", "v1", SPENT))
+    of_merge_base = Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=MergeBaseComparison("ab", "v1", SPENT))
     every = Several((STEP,), (STEP,), (UnsettledRange(0, 2, SPENT),), 0.01, 0.02)
     for verdict in (Found(STEP), SPENT, of_merge_base, every):
         for reason_follows in (False, True):

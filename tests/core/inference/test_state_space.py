@@ -16,8 +16,8 @@ from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import (
     Record,
     arrange_observations,
+    censoring_direction,
     move_stopped_runs,
-    side_of_stopped_runs,
     unite_stopped_runs,
 )
 from perfbisect.core.inference.relative_speed import candidate_ratios, with_open_bounds
@@ -206,7 +206,7 @@ def test_stopped_runs_of_a_build_become_one_reading_on_each_host() -> None:
     fewer, weight, repeated = unite_stopped_runs(record, np.ones(6))
     assert fewer.value.tolist() == pytest.approx([0.0, BOUND, BOUND])
     assert (weight.tolist(), repeated) == ([1.0, 3.0, 2.0], 3.0)
-    assert [side_of_stopped_runs(record, build) for build in (0, 1, 2)] == [0, -1, 0]
+    assert [censoring_direction(record, build) for build in (0, 1, 2)] == [0, -1, 0]
     none = arrange_observations(readings_unusual(3, 0), Policy(), 1)
     assert unite_stopped_runs(none, weight[:1]) == (none, weight[:1], 0.0), "without a stopped run nothing changes"
     assert move_stopped_runs(record, 1.0).value.tolist() == pytest.approx([0.0] + 5 * [BOUND - 1])

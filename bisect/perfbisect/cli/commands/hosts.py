@@ -81,7 +81,7 @@ def hosts(given: CommandOptions) -> int:
     if given.like and not check:
         raise click.UsageError(f"--like works only with --check: bisect hosts --check [NAME] --like {given.like}")
     if actions > 1 or bool(names) > check + given.accept or given.accept > bool(names):
-        raise click.UsageError("Give only one of the options --show, --check and --accept.")
+        raise click.UsageError("Give only one of --show NAME, --check [NAME…] and --accept NAME….")
     leases = {lease.name: lease for lease in load_leases(hosts)}
     if show:
         entry = leases.get(show) or load_host(show, hosts)

@@ -90,7 +90,7 @@ def report(given: CommandOptions) -> None:
     output, markdown, profiles = given.output, given.markdown, given.speedscope or given.folded
     name = trial_or_batch_id(hunt)
     if everything and (hunt is not None or output or markdown or profiles):
-        raise click.UsageError("--all writes the pages of all sessions. Omit HUNT and the other options.")
+        raise click.UsageError("--all writes the pages of all sessions. Omit HUNT and the options for a single page.")
     if markdown and output:
         raise click.UsageError("--markdown and --output exclude each other. Omit one of them.")
     if name.startswith("b") and (markdown or profiles):

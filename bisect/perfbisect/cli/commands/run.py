@@ -296,9 +296,9 @@ def steps(given: CommandOptions) -> int:
 
 
 def imported_lines(given: CommandOptions) -> "list[ImportedLine]":
-    """For each chosen time series with enough readings: its levels, and the steps between its levels. For each series
-    with too few readings, a note is printed that says why the series is ignored. Raises UsageError if all chosen series
-    are ignored.
+    """The levels of each chosen time series, and the steps between the levels. A series with too few readings, or with
+    a value that is not a positive number, is ignored, and a note says why. Raises UsageError if no series is chosen, or
+    if all chosen series are ignored.
     """
     import math
     from fnmatch import fnmatchcase

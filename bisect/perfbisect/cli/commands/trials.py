@@ -71,7 +71,7 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 @click.option("--hunt", is_flag=True, help="After the table, find the commit that caused each real drop.")
 @effect_option("With --hunt, the smallest drop to search for. Default: 2%.")
 @explain_option
-@click.option("--dry-run", is_flag=True, help="Print the measurements and their expected cost. Measure nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the measurements and their expected cost.")
 @how_options
 @form_option_group
 @pairing_option

@@ -36,7 +36,7 @@ from perfbisect.errors import PerfBisectError
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_folders, recipes_in_working_directory
 from perfbisect.recipes.inventory import expanded_names
 from perfbisect.ui.stream import note
-from perfbisect.wording.text import build_system_text
+from perfbisect.wording.text import recognised_system_text
 
 if TYPE_CHECKING:
     from perfbisect.recipes.builder import Builder
@@ -205,7 +205,9 @@ def quick_command(given: CommandOptions) -> QuickCommand | None:
     patterns = {name: getattr(given, name) for name in ("rate", "cost", "operations", "unit", "only")}
     if given.command is None:
         if beside := [name for name, value in {"build": build, "then": then, **patterns}.items() if value]:
-            raise click.UsageError(f"--{beside[0]} needs a command to measure. Give the command with --run.")
+            raise click.UsageError(
+                f"--{beside[0]} needs a command to measure. Give the command with --run in place of --workload."
+            )
         if not (builder and workload):
             missing = "--workload" if builder else "--builder"
             raise click.UsageError(
@@ -316,7 +318,7 @@ def announce_build_system(settings: Settings) -> None:
     """Print on standard error which build system of the source tree perfbisect has recognised, and the commands of this
     build system. Nothing is printed if the user or a recipe gives the commands.
     """
-    if built := build_system_text(settings.system):
+    if built := recognised_system_text(settings.system):
         note(f"Built with {built}")
 
 

@@ -220,11 +220,11 @@ class Inconclusive:
     reason: Reason
     effects: tuple[ClassEffect, ...] = ()
     several: float = 0.0  # probability of more than one change; ``probabilities`` assume exactly one change
-    detail: "float | MergeBase | None" = None  # depends on the reason
+    detail: "float | MergeBaseComparison | None" = None  # depends on the reason
 
 
 @dataclass(frozen=True, slots=True)
-class MergeBase:
+class MergeBaseComparison:
     """The comparison of a merge base with good, made if good is not an ancestor of bad. The hashes are abbreviated."""
 
     commit: str

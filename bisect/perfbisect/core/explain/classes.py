@@ -131,8 +131,9 @@ FactorByCause = Mapping[Cause, tuple[CounterRow, float]]
 
 
 def with_additive_changes(factors: FactorByCause, rows: Mapping[str, CounterRow]) -> FactorByCause:
-    """The factors, with changes that are rescaled so that their sum is the log ratio of the time of an operation. After
-    rescaling, waiting has the same share of this log ratio as of the added time.
+    """``factors`` with rescaled changes, whose sum is the log ratio of the time of an operation. If an operation waits
+    for a quarter of its additional time, the cause WAITING gets a quarter of this log ratio. ``factors`` are returned
+    without rescaling if time, CPU time or waiting was not measured, or if the time has hardly changed.
     """
     if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in factors) or abs(rows[TIME].log_ratio) < NEGLIGIBLE:
         return factors

@@ -234,7 +234,7 @@ def exchange_groups(
     with_calls = cost_rows((before.inclusive, after.inclusive))
     total = after.total - before.total
 
-    def are_related(first: FunctionKey, second: FunctionKey) -> bool:
+    def may_share_cost(first: FunctionKey, second: FunctionKey) -> bool:
         """Whether one function calls the other, or both have a common caller, or each occurs in only one build."""
         if UNKNOWN in (first[1], second[1]):
             return False
@@ -257,7 +257,7 @@ def exchange_groups(
         return max(abs(rows[key].difference) for key in group)
 
     def all_groups() -> Iterator[list[FunctionKey]]:
-        return (exchange_partners(key, [other for other in free if are_related(key, other)], rows) for key in free)
+        return (exchange_partners(key, [other for other in free if may_share_cost(key, other)], rows) for key in free)
 
     groups = [group for group in all_groups() if group]
     while groups := [group for group in groups if has_constant_total(group)]:

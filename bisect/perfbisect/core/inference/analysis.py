@@ -200,7 +200,7 @@ class Analysis:
         return not self.is_subrange and any(b not in ends for b in self.record.builds)
 
     @property
-    def is_settled(self) -> bool:
+    def ends_are_settled(self) -> bool:
         """Whether more runs of the ends could not make the difference of the ends more certain."""
         return self.ends.runs >= self.model.most_end_runs or self.ends.layout_variance > SETTLED * self.ends.error**2
 
@@ -219,7 +219,7 @@ class Analysis:
         above = ends.probability_above(smallest)
         unlikely = ends.probability_above(promised) < UNLIKELY or above < UNLIKELY / 5
         unchanged = self.posterior.change < UNCHANGED and not (self.model.paired and above > POSSIBLE)
-        return unlikely or unchanged or (self.is_settled and not self.ends_differ)
+        return unlikely or unchanged or (self.ends_are_settled and not self.ends_differ)
 
     @property
     def not_reproduced(self) -> NotReproduced:

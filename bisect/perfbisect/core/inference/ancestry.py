@@ -107,7 +107,8 @@ class Ancestry:
         """Divide the range into pieces. Returns the number of each candidate's piece, shape (size,), and for each piece
         the numbers of its parent pieces, which are smaller than its own number.
 
-        Each piece is a segment, but each commit in ``marked`` is a separate piece.
+        Each commit in ``marked`` is a separate piece. Each other piece is a maximal chain of commits without marked
+        commits, in which each commit is the only child of its only parent.
         """
         position = np.flatnonzero(np.isin(self._order, list(marked)))
         first = np.unique(np.concatenate((self._start, position, position + 1)))

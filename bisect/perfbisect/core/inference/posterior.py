@@ -112,8 +112,8 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepTerms:
-    """The log marginal likelihoods and the sizes of the steps, for each of Q cells and C classes of culprits: shape (Q,
-    C)."""
+    """The log marginal likelihoods and the sizes of the steps, for each cell of ``_Cells`` and each class of culprits;
+    the shape of all arrays is (number of cells Q, number of classes C)."""
 
     log: Array
     drop: Array

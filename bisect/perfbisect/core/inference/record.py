@@ -294,7 +294,7 @@ def move_stopped_runs(record: Record, distance: float) -> Record:
     return replace(record, value=record.value + record.sign * record.bound * distance)
 
 
-def side_of_stopped_runs(record: Record, build: int) -> int:
+def censoring_direction(record: Record, build: int) -> int:
     """If at least half of the runs of a build were stopped, the side on which its true level is: -1 below its readings,
     +1 above its readings. If fewer runs were stopped, the result is 0.
     """

@@ -24,7 +24,7 @@ from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.host_jumps import split_hosts_at_jumps
 from perfbisect.core.inference.noise_model import RANDOMIZED_LAYOUTS, USUAL, NoiseModel, judge_readings, weigh_readings
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.core.inference.record import Record, arrange_observations, side_of_stopped_runs
+from perfbisect.core.inference.record import Record, arrange_observations, censoring_direction
 from perfbisect.core.inference.state_space import NEGLIGIBLE, Array, LevelFit, fit_levels
 from perfbisect.core.stats.distributions import Student, log_sum_exp
 
@@ -65,8 +65,8 @@ class BuildSpeeds:
         scale = np.sqrt(np.maximum(variance, EXACT**2))
         logs = Student(self.freedom).mixture_quantiles(self.probability, difference, scale, PROBABILITIES)
         sides, base_side = (
-            [side_of_stopped_runs(self.record, build) for build in builds],
-            side_of_stopped_runs(self.record, baseline),
+            [censoring_direction(self.record, build) for build in builds],
+            censoring_direction(self.record, baseline),
         )
         linked = self.comparable[self.record.build_id(baseline)]
         return [

@@ -328,12 +328,12 @@ def detectable_effect(now: Situation) -> float:
 
 def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: float) -> bool:
     """Whether the hunt should end, because ``choice``, the best next measurement, promises too few bits for its cost. A
-    hunt ends if ``choice`` promises almost no information. A hunt also ends if its expected cost is several times the
-    usual cost of a search for a change of this size. In such a hunt, no single culprit explains the levels, or the
-    change is smaller than it seemed. The expected cost is computed from the bits that a verdict still needs. The limit
-    of the cost is lower if ``choice`` measures a build again, or if a change is uncertain. If no new build is allowed,
-    a hunt also ends once several candidates that no build separates have the ``required`` probability, because more
-    runs cannot separate these candidates."""
+    hunt ends if ``choice`` promises almost no information. A hunt also ends if its expected cost exceeds a limit:
+    several times the usual cost of a search for a change of this size. In such a hunt, no single culprit explains the
+    levels, or the change is smaller than it seemed. The expected cost is computed from the bits that a verdict still
+    needs. The limit is lower if ``choice`` measures a build again, or if it is less probable that anything changed. If
+    no new build is allowed, a hunt also ends once several candidates that no build separates have the ``required``
+    probability, because more runs cannot separate these candidates."""
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     build_runs = now.build_cost_in_runs
     repeats = choice.order.plan[0].candidate in record.builds

@@ -98,11 +98,11 @@ class RangeParts:
         return sum(_entropy(low[pattern], high.get(pattern, 0.0)) for pattern in low)
 
     def cut(self, count: int, build_chance: Array, cost: Cost, min_bits: float) -> Iterator[Cut]:
-        """Cut the parts at most ``count`` times; returns the new cuts, each of which is expected to give at least
-        ``min_bits`` bits.
+        """Choose at most ``count`` candidates to build; yields each candidate as a Cut with at least ``min_bits`` bits.
+        Each chosen candidate divides one part of the range into two parts.
 
         ``build_chance`` is the probability that each candidate can be built, or 0 if the candidate must not be chosen.
-        Among candidates that cut a part about equally well, the candidate with the lowest ``cost`` is chosen.
+        Among candidates that divide a part about equally well, the candidate with the lowest ``cost`` is chosen.
         """
         final: list[_RangePart] = []  # parts that cannot be cut any more
         while count > 0:
@@ -240,13 +240,13 @@ class _BuildOrders:
         return tuple(builds)
 
     def hosts_to_end(self) -> tuple[int, ...]:
-        """The build hosts whose present build is ended, because another build promises more information in the same
-        time; must be called after ``builds_to_begin``.
+        """The numbers of the build hosts whose present builds perfbisect ends now, because other builds promise more
+        information in the same time; must be called after ``builds_to_begin``.
 
         A build that has lasted less than a run is not ended, so that new readings have arrived before another build
         replaces the build.
         """
-        now, needed = self.now, {*self.decision.needed_builds, *self.missing, *self._suspects}
+        now, needed = self.now, {*self.decision.needed_builds, *self.missing, *self._suspects_and_proof_builds}
         if not len(now.record.value):  # before the first run, the time of a run is unknown
             return ()
         weak = sorted(
@@ -298,7 +298,8 @@ class _BuildOrders:
     @cached_property
     def needed_by_proof(self) -> list[int]:
         """The candidates whose builds the proof will need, at most as many as the budget allows."""
-        return [v for v in self._still_to_build(self._suspects) if v not in self.needed_next][: self._max_ahead]
+        unbuilt = self._still_to_build(self._suspects_and_proof_builds)
+        return [v for v in unbuilt if v not in self.needed_next][: self._max_ahead]
 
     @cached_property
     def parts(self) -> RangeParts:
@@ -320,7 +321,7 @@ class _BuildOrders:
         return chance
 
     @cached_property
-    def _suspects(self) -> list[int]:
+    def _suspects_and_proof_builds(self) -> list[int]:
         """The most probable candidates, each followed by the builds with which a proof compares the candidate."""
         now, culprit = self.now, self.decision.belief.culprit
         likely = np.flatnonzero(culprit >= SUSPECTED)
@@ -347,12 +348,12 @@ class _BuildOrders:
         if isinstance(order, Measure) and order.fresh:  # a randomized layout needs no new build
             return
         allowed = self._max_ahead - len(self.needed_by_proof) - self.cut_already
-        for cut in self.parts.cut(min(count, allowed), self.build_chance, self._cost, LEAST_BITS):
+        for cut in self.parts.cut(min(count, allowed), self.build_chance, self._build_cost, LEAST_BITS):
             self.cut_already += 1
             self.build_chance[cut.candidate] = 0.0
             yield cut
 
-    def _cost(self, candidates: list[int]) -> Array:
+    def _build_cost(self, candidates: list[int]) -> Array:
         """The cost of building each candidate on its fastest build host, to the power of BUILD_EXPONENT."""
         hosts = self.free or self.now.fleet.free_build_hosts or (0,)
         costs = [build_cost(self.now, candidates, self.build_chance[candidates], build_host=host) for host in hosts]

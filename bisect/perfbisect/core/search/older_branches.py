@@ -3,8 +3,8 @@ than good only because the branch lacks changes that good has.
 
 The search assumes that a branch point is as fast as good, because most branch points are. A branch point is measured
 only if a verdict depends on its speed. To measure a branch point, the search compares it with good, as it compares the
-ends of a range. If the branch point and good differ, the readings of the branch are corrected by the difference, and
-the hunt continues.
+ends of a range. If the levels of the branch point and of good differ, the difference is subtracted from the readings of
+the branch, and the hunt continues.
 """
 
 import math
@@ -32,7 +32,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.inference.record import side_of_stopped_runs
+from perfbisect.core.inference.record import censoring_direction
 from perfbisect.core.inference.relative_speed import candidate_ratios, strongest_ratio
 from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Situation, within_budget
@@ -54,7 +54,7 @@ def decide_with_older_branches(decide: Callable[[Situation], Decision], now: Sit
     points = range(1, graph.branch_points + 1)
     equal = [point for point in points if record.build_id(point) == 0]  # branch points with the same binary as good
     start = np.where(np.isin(branch_point_of(graph), equal), 0, branch_point_of(graph))
-    unmeasurable = [point for point in points if point in record.skipped or side_of_stopped_runs(record, point)]
+    unmeasurable = [point for point in points if point in record.skipped or censoring_direction(record, point)]
     measured = [point for point in points if start[point] and record.run_count(point) and point not in unmeasurable]
     comparisons = {point: _compare_with_good(point, now) for point in measured}
     if now.subrange:

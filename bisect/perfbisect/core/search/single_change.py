@@ -81,8 +81,8 @@ class LeadingHypothesis:
 def leading_hypothesis(
     hypotheses: Hypotheses, posterior: Posterior, record: Record, *, is_stuck: bool = False
 ) -> LeadingHypothesis:
-    """The most probable candidate; or the most probable set of candidates that no build separates, if all builds that
-    could separate them have failed. If ``is_stuck`` is true, the most probable set is returned in any case."""
+    """The most probable candidate; or the most probable set of candidates that the measured builds do not separate, if
+    each candidate of the set was measured or skipped, or if ``is_stuck`` is true."""
     by_candidate = hypotheses.candidate_probabilities(posterior.culprit)
     top = int(posterior.culprit.argmax())
     members = hypotheses.class_members(top)
@@ -165,7 +165,7 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
         return _inconclusive(analysis, Reason.MANY_STEPS)
     probability = min(leading.probability * posterior.change, MAX_PROBABILITY)
     if probability < min(policy.confidence, MAX_PROBABILITY):
-        return None if analysis.is_settled else analysis.further_end_runs()
+        return None if analysis.ends_are_settled else analysis.further_end_runs()
     ratio = analysis.speeds.ratio(leading.slow, proof.parent)
     prior = float(graph.weight[leading.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(leading.slow))

@@ -281,7 +281,8 @@ class SuggestedHunt:
 
 
 def speed_lines(trial: SessionState) -> list[SpeedLine]:
-    """The speed line of each workload of a series, in the order in which the trial lists workloads."""
+    """For each workload of a series, in the order of the trial's request: the speeds of the releases, and the steps of
+    these speeds."""
     request = trial.request
     names, releases = [work.name for work in request.works], len(request.subjects)
     visits = [mean_logs_by_round(trial, number, request.metric) for number in range(len(names))]
@@ -377,8 +378,9 @@ def makes_worse(step: LevelStep, metric: str) -> bool:
 
 
 def suggested_hunts(lines: Sequence[SpeedLine], metric: str) -> list[SuggestedHunt]:
-    """The hunts for steps: hunts for changes to the worse come first, and larger changes before smaller changes; one
-    hunt is for all steps between the same two releases.
+    """The hunts for the steps of all workloads. A hunt is for all steps for the worse (or all steps for the better)
+    between the same two releases. Hunts for steps for the worse come first. Among hunts of the same direction, the hunt
+    with the larger step comes first.
     """
     steps_of: dict[tuple[bool, int, int], list[tuple[str, float]]] = {}
     for line in lines:

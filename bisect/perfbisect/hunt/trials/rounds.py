@@ -210,8 +210,9 @@ WORTH_BOTH = 3  # with fewer rounds, a choice between interleaved and paired run
 
 
 def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
-    """The kind of runs by which the builds of a trial may be compared. Only interleaved runs are possible if the builds
-    are on different hosts, if they have different variants or configurations, or if the metric is counted exactly.
+    """The kind of a trial's runs: interleaved, paired, or AUTO (a comparison chooses one of the two kinds; `noise`
+    makes runs of both kinds). Only interleaved runs are possible if the builds are on different hosts, if the builds
+    have different variants or configurations, or if the metric is counted exactly.
     """
     kinds = {(subject.variant, subject.config) for subject in trial.subjects}
     requested = setup.settings.policy.pairing

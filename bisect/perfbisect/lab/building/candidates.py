@@ -89,7 +89,7 @@ class Candidates:
     is_linear: bool = True  # whether all candidates are ancestors of the last candidate
     is_range: bool = True  # whether the first and the last candidate must build; otherwise candidates are independent
 
-    def name(self, candidate: int) -> str:
+    def display_name(self, candidate: int) -> str:
         """The name of a candidate in messages."""
         commit = self.commits[candidate]
         return commit if candidate in self.prebuilt else commit[:10]

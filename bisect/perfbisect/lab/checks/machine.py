@@ -36,7 +36,7 @@ from perfbisect.host.facts import (
 from perfbisect.host.packages import how_to_install, missing_programs
 from perfbisect.lab.checks import CheckRequest, Finding, Severity, note, ok, refused, warning
 from perfbisect.lab.measure import counting, perf, profiles
-from perfbisect.lab.measure.rounds import ALLOWED, with_shared_cores
+from perfbisect.lab.measure.rounds import ALLOWED, with_cores_for_both_builds
 from perfbisect.lab.servers import FIRST_PORT
 from perfbisect.wording.trials import pairs_sentence
 
@@ -315,7 +315,7 @@ def pairing_findings(request: CheckRequest) -> Iterator[Finding]:
     if lock.lock_owner(host) or missing_programs(host, ["taskset"]):  # a locked host may be measuring
         return
     cores = read_fact(host, ALLOWED) or "0"
-    core = with_shared_cores(entry, cores, 1, server=False).client_cpus
+    core = with_cores_for_both_builds(entry, cores, 1, server=False).client_cpus
     command = ("sh", "-c", _PAIRS, "pairs", core, entry.client_cpus or entry.server_cpus or cores)
     if deviations := read_fact(host, Fact(command, pairing_deviations)):
         yield ok("pairs", f"the {pairs_sentence('identical test loops', *deviations)}")

@@ -291,24 +291,25 @@ class ProfileStudy(Study):
             if not sampled.samples_kernel:
                 return
             sampled = Sampling(WAITS, sampled.chains, stack=sampled.stack)
-        best = yield from self.profile_run(context, system, dataset, turn, sampled)
+        best = yield from self.make_profiled_run(context, system, dataset, turn, sampled)
         if self.oftenest == OFTENEST and not sampled.off_cpu and (best is None or best.samples < MIN_SAMPLES):
             self.oftenest = OF_SHORT
-            best = yield from self.profile_run(context, system, dataset, turn, sampled)
+            best = yield from self.make_profiled_run(context, system, dataset, turn, sampled)
         further = other_samplings(context.host, sampled) if best and not self.tried else ()
         while best and best.alone > ALONE and (way := next(iter(further), None)):
             self.tried = True
-            resampled = yield from self.profile_run(context, system, dataset, turn, way)
+            resampled = yield from self.make_profiled_run(context, system, dataset, turn, way)
             if resampled and resampled.alone < best.alone:
                 best, self.sampled = resampled, way
         if best:
             self.succeeded()
             yield Profiled(turn.candidate, best)
 
-    def profile_run(
+    def make_profiled_run(
         self, context: RunContext, system: Installation, dataset: str, turn: Turn, sampled: Sampling
     ) -> Generator[LabEvent, None, ProfileFacts | None]:
-        """The profile of a run, by the settings ``sampled``; None if no thread has waited, or the run was too short."""
+        """Make a run under `perf record` with the settings ``sampled``. Returns the profile; None if no thread has
+        waited, or if the run was too short for a sample."""
         seconds = 0
         if sampled.off_cpu:
             rate = wait_sampling_interval((self.switches or USUAL_SWITCHES) * context.workload.time)

@@ -56,7 +56,7 @@ class PairingImpossible(Exception):
     """Raised if two builds cannot be paired on this host; the message says why."""
 
 
-def with_shared_cores(entry: HostEntry, allowed_cpus: str, threads: int, *, server: bool) -> HostEntry:
+def with_cores_for_both_builds(entry: HostEntry, allowed_cpus: str, threads: int, *, server: bool) -> HostEntry:
     """The entry of the host in hosts.toml, with fewer cores: the cores on which both builds of a round run. There are
     at most as many of these cores as one build has threads, so that each build uses all of these cores.
 

@@ -229,8 +229,8 @@ class CounterGroups(Study):
     )  # groups of the turn that are not counted yet; a repeated turn continues with these
 
     def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """Count all groups of counters, one group in each run. If the builder has a server, all runs share one visit
-        (one start of the server); otherwise each run has its own visit.
+        """Make a run for each group of counters, which counts only this group. If the builder has a server, one visit
+        (one start of the server) contains all runs; otherwise each run has its own visit.
         """
         if not self.groups:
             self.groups = available_groups(self.context.host) if self.context.perf else (SOFTWARE,)

@@ -214,7 +214,7 @@ class StartedRun:
         stamps = perf.read_stamps(times)
 
         def start_time(opened: float, stamp: perf.ClockStamp) -> float:
-            """The time, by the clock of this process, at which the host's clock showed ``opened``."""
+            """``opened``, a time by the host's clock, converted to the clock of this process."""
             return collected - max(0.0, float(uptime.split()[0]) - stamp.uptime_after) - (stamp.at - opened)
 
         if self.stopped_as_slow and stamps and ended.status in TIMED_OUT:

@@ -150,8 +150,8 @@ def _own(workload: Workload, name: str) -> Path:
 
 
 def plain_sql_script(workload: Workload) -> Path:
-    """The script that runs plain SQL: the statements of a workload that has no Lua script, or the statements of a
-    workload's check. Raises RecipeError if the workload's driver has no such script."""
+    """The Lua script that executes the SQL statements in a workload's recipe: the statements of a timed run, of the
+    prepare step, or of the check. Raises RecipeError if the workload's driver has no such script."""
     if script := _for_driver(workload, PLAIN_SQL):
         return script
     text = (

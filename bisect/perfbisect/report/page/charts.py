@@ -213,7 +213,7 @@ def search_drawing(tried: TestedCommits, decisions: Sequence[SearchDecision]) ->
     if len(decisions) > STEPS:
         shown = [decisions[round(index * (len(decisions) - 1) / (STEPS - 1))] for index in range(STEPS)]
     lines = concatenated(
-        credible_range_line(tried, decision, number * STEP + STEP / 2) for number, decision in enumerate(shown)
+        decision_line(tried, decision, number * STEP + STEP / 2) for number, decision in enumerate(shown)
     )
     base = len(shown) * STEP + BARS + 2 * LABEL
     axis = horizontal_line(0.0, 1.0, base, "axis")
@@ -224,7 +224,7 @@ def search_drawing(tried: TestedCommits, decisions: Sequence[SearchDecision]) ->
     return chart(base + 20, label, lines, bars, axis, marks, class_="range")
 
 
-def credible_range_line(tried: TestedCommits, decision: SearchDecision, y: float) -> Markup:
+def decision_line(tried: TestedCommits, decision: SearchDecision, y: float) -> Markup:
     """A line over the commits that together had MASS of the probability at a decision; dots mark the commits that were
     measured next.
     """
