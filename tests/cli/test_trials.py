@@ -122,7 +122,7 @@ def test_noise_measures_the_noise_that_later_hunts_start_with(seal: Path, tmp_pa
     write_history(tmp_path / "repo", 3)
     options = ["--builder", "demo", "--workload", "update-index", "--rev", "v1.0", "--repo", str(tmp_path / "repo")]
     result = json.loads(printed("noise", "local", *options, "--warmup", "0", "--visits", "2", "--runs", "3", "--json"))
-    assert (result["noise"]["visits"], result["noise"]["runs"] + result["noise"]["wild"]) == (2, 6)
+    assert (result["noise"]["visits"], result["noise"]["runs"] + result["noise"]["outliers"]) == (2, 6)
     assert result["noise"]["run"] > 0
     drops = [row["drop"] for row in result["detectable"]]
     assert drops == sorted(drops, reverse=True)

@@ -260,7 +260,7 @@ def test_report_names_the_longest_phases_of_builds(history: History) -> None:
             history.append(hunt, event, sample.BEGAN)
     story = read_hunt_report(history, hunt)
     assert cost_sentences(story).texts == (
-        "Cost: 2 builds in 9 min 20 s (61 % of the time compiling, 90 % from ccache), 0 runs in 0.0 s; 0.0 s in all.",
+        "Cost: 2 builds in 9 min 20 s (61 % of the time compiling, 90 % of compilations from ccache), 0 runs in 0.0 s; 0.0 s in all.",
         "Time of these builds by phase: compiling 5 min 40 s, checking out 9.5 s, the rest 3 min 30 s.",
     )
     told = hunt_object(story)

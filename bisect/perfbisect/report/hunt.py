@@ -200,7 +200,7 @@ def issue_lines(report: HuntReport, change: NamedChange) -> Iterator[str]:
     yield f"{teller.metric_text}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
     yield f"Commit: {report.link_of(commit.sha) or commit.sha}{by}"
     yield f"Effect: {teller.change_sentence(step.ratio)}; {report.summary.title} on {host}."
-    yield f"Probability that this commit is the culprit: {chance(step.probability)}. {teller.proof_sentence(step)}"
+    yield f"Probability that this {'part' if settings.narrows else 'commit'} is the culprit: {chance(step.probability)}. {teller.proof_sentence(step)}"
     yield f"Why: {' '.join(change.reason_sentences)}"
     again = (
         command_to_run(settings, report.history)
@@ -341,7 +341,7 @@ def candidate_remarks(report: HuntReport) -> Iterator[str]:
     for sha, tested in report.tested_commits:
         short, further = report.commit(sha).short_sha, len(tested.runs) - len(report.search_runs(tested))
         if tested.skip and not is_skipped_by_user(tested):
-            yield printable(f"{short} was skipped ({tested.skip.stage} failed): {tested.skip.reason}")
+            yield printable(f"{short} was skipped (stage {tested.skip.stage}): {tested.skip.reason}")
         if slower := stopped_run_text(tested.runs):
             yield f"{short} is {slower}"
         if further:

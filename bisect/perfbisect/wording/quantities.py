@@ -287,7 +287,8 @@ def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
         return "", ""
     ordered = sorted(phases, key=lambda phase: (phase == "other", -phases[phase]))
     parts = (f"{PHASES[phase]} {duration(phases[phase])}" for phase in ordered if phases[phase] >= 0.05)
-    largest = f"{share(phases[ordered[0]] / total)} of the time {PHASES[ordered[0]]}"
+    longest = ordered[0]
+    largest = f"{share(phases[longest] / total)} of the time {PHASES[longest]}" if longest != "other" else ""
     return largest, f"Time of these builds by phase: {', '.join(parts)}."
 
 
@@ -299,4 +300,4 @@ def cache_share(rate: float | None, remote: float | None) -> str:
     """
     if rate is None:
         return ""
-    return f"{share(rate)} from ccache" + (f", {share(remote)} of these from its remote store" if remote else "")
+    return f"{share(rate)} of compilations from ccache" + (f", {share(remote)} of these from its remote store" if remote else "")

@@ -54,8 +54,8 @@ def test_second_host_gets_objects_from_the_remote_store(store: str, tmp_path: Pa
     found = [yard.obtain(name, None, sha, remote=store)[0].facts for name in ("one", "two")]
     assert [(each.cache_hits, each.cache_misses, each.remote_hits) for each in found] == [(0, 2, 0), (2, 0, 2)]
     assert [cache_share(each.hit_rate, remote_hit_rate([each])) for each in found] == [
-        "0 % from ccache",
-        "100 % from ccache, 100 % of these from its remote store",
+        "0 % of compilations from ccache",
+        "100 % of compilations from ccache, 100 % of these from its remote store",
     ]
     assert settings.stat().st_mode & 0o077 == 0, "an address may contain a password"
     assert "secret" in settings.read_text()

@@ -198,7 +198,7 @@ def _known_lines(known: "KnownRepository") -> list[str]:
 def _proposal_lines(proposed: "RepositoryProposal") -> list[str]:
     proposal, range_ = proposed.proposal, proposed.range
     tagged = (
-        f", from tags of the form {proposal.patterns[0]}"
+        f"; tags of releases have the form {proposal.patterns[0]}"
         if proposal.patterns
         else ": the clone has no tags of releases"
     )

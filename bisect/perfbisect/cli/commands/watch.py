@@ -183,7 +183,7 @@ def replay(given: CommandOptions) -> int:
     for runs, decision in decisions(problem, events, began, shares_builds=bool(together)):
         order, culprit = decision.order, decision.belief.culprit
         if not isinstance(order, Measure):
-            say(f"{runs:5} runs  verdict")
+            say(f"after {count(runs, 'run'):>8}: verdict")
             commits = [describe_commit(repository, commit) for commit in candidates]
             state = fold(events)
             state.use_range(candidates)

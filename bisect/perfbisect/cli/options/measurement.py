@@ -205,9 +205,8 @@ def quick_command(given: CommandOptions) -> QuickCommand | None:
     patterns = {name: getattr(given, name) for name in ("rate", "cost", "operations", "unit", "only")}
     if given.command is None:
         if beside := [name for name, value in {"build": build, "then": then, **patterns}.items() if value]:
-            raise click.UsageError(
-                f"--{beside[0]} needs a command to measure. Give the command with --run in place of --workload."
-            )
+            instead = " in place of --workload" if workload else ""
+            raise click.UsageError(f"--{beside[0]} needs a command to measure. Give the command with --run{instead}.")
         if not (builder and workload):
             missing = "--workload" if builder else "--builder"
             raise click.UsageError(
