@@ -300,4 +300,5 @@ def cache_share(rate: float | None, remote: float | None) -> str:
     """
     if rate is None:
         return ""
-    return f"{share(rate)} of compilations from ccache" + (f", {share(remote)} of these from its remote store" if remote else "")
+    remote_part = f", {share(remote)} of these from its remote store" if remote else ""
+    return f"{share(rate)} of compilations from ccache{remote_part}"

@@ -59,11 +59,14 @@ def relative_metric(trial: SessionState) -> str:
 
 
 def run_counts(trial: SessionState, rounds: str = "") -> str:
-    """A text with the numbers of rounds and runs of a trial, such as "5 rounds with 4 runs of each build". If ``rounds`` is given,
-    it replaces the number of requested rounds."""
+    """A text with the numbers of rounds and runs of a trial, such as "5 rounds with 4 runs of each build".
+
+    If ``rounds`` is given, it replaces the number of requested rounds.
+    """
     runs, request, number_of_runs = comparable_runs(trial), trial.request, len(trial.runs)
     if len(runs) == number_of_runs:
-        return f"{rounds or count(request.rounds, 'round')} with {count(request.runs, 'run')} of each build"
+        each = " of each build" if len(request.subjects) > 1 else ""
+        return f"{rounds or count(request.rounds, 'round')} with {count(request.runs, 'run')}{each}"
     way, other_way = ("paired", "interleaved")[:: 1 if trial.is_paired else -1]
     purpose = "only to choose between paired and interleaved runs" if trial.pairing else "for information only"
     counted = f"{count(len(runs), f'{way} run')} in {count(len({run.round for run in runs}), 'round')}"

@@ -184,7 +184,7 @@ def with_prebuilt_facts(setup: SessionSetup, say: Callable[[str], None]) -> Sess
             site = setup.hosts[number]
             build = prebuilt.installed_on_host(site.host, setup.builder, site.facts)
         elif path:
-            say(f"reading the installed build {path}")
+            say(f"reading the build {path}")
             build = prebuilt.install_prebuilt(setup.host, setup.builder, subject.name, path)
         else:
             continue
