@@ -205,7 +205,7 @@ def test_hunt_and_its_continuation_skip_invalid_commits(tmp_path: Path, history:
     found = set(rows(tmp_path / "h.db", "select distinct commit_hash, stage from skips"))
     assert found
     assert found <= {(history[number], "checkout") for number in ODD}
-    assert "checkout: " in run("show", "--history", str(tmp_path / "h.db")).out
+    assert "(stage checkout)" in run("show", "--history", str(tmp_path / "h.db")).out
 
 
 def test_hunt_fails_if_an_end_cannot_be_checked_out(tmp_path: Path, history: list[str]) -> None:

@@ -65,8 +65,8 @@ def run_counts(trial: SessionState, rounds: str = "") -> str:
     """
     runs, request, number_of_runs = comparable_runs(trial), trial.request, len(trial.runs)
     if len(runs) == number_of_runs:
-        each = " of each build" if len(request.subjects) > 1 else ""
-        return f"{rounds or count(request.rounds, 'round')} with {count(request.runs, 'run')}{each}"
+        of_builds = " of each build" if len(request.subjects) > 1 else ""
+        return f"{rounds or count(request.rounds, 'round')} with {count(request.runs, 'run')}{of_builds}"
     way, other_way = ("paired", "interleaved")[:: 1 if trial.is_paired else -1]
     purpose = "only to choose between paired and interleaved runs" if trial.pairing else "for information only"
     counted = f"{count(len(runs), f'{way} run')} in {count(len({run.round for run in runs}), 'round')}"
