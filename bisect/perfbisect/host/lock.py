@@ -97,7 +97,7 @@ class LockOwner(msgspec.Struct, frozen=True):
     since: str  # ISO 8601, UTC: when the process took the lock, or began to wait
     user: str  # name of the user on the controller
     session: str
-    account: str = ""  # name of the user on the machine: the owner of the ticket file, which nobody can forge
+    account: str = ""  # name of the user on the machine: the owner of the ticket file, which no other user can forge
 
     def __str__(self) -> str:
         account = "" if self.account == self.user else f", as {self.account}"
@@ -322,7 +322,7 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = ""
     boot, now = first.split(" ")
     tickets = []
     for line in lines:
-        with suppress(ValueError):  # a damaged ticket counts for nobody; msgspec's errors are ValueErrors, too
+        with suppress(ValueError):  # a damaged ticket is ignored; msgspec's errors are ValueErrors, too
             name, mode, changed, encoded, account = line.split(" ", 4)
             boot_of, queue_place, text = b64decode(encoded).decode().split(" ", 2)
             owner = msgspec.structs.replace(msgspec.json.decode(text, type=LockOwner), account=account)

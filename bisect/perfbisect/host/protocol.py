@@ -135,7 +135,7 @@ class Host(ABC):
     ) -> Result:
         """Run ``argv`` (never through a shell) and wait until it ends; ``env`` is added to the host's environment.
 
-        If the connection is lost during the command, the command is killed and run once more, because nobody knows
+        If the connection is lost during the command, the command is killed and run once more, because it is unknown
         whether the command had ended. Therefore every command must be idempotent: if a command is killed at any point
         and run again, its effect and its output are the same as after a single run.
 

@@ -249,7 +249,7 @@ class SessionView:
         """The text that is shown if no candidate is clearly the most probable culprit."""
         if self.ends_differ:
             likely = (
-                f"; {credible_set_size(self.state.belief, 0.95)} commits remain likely" if self.state.belief else ""
+                f"; {credible_set_size(self.state.belief, 0.95)} candidates remain likely" if self.state.belief else ""
             )
             return f"no commit is clearly most probable yet{likely}"
         of_merge_base = self.hunt and self.hunt.of_merge_base

@@ -158,11 +158,11 @@ def keys_in_use(history: Path | None, *, read_only: bool) -> frozenset[str]:
     Raises UsageError if the user names a history (``history``) that does not exist.
     """
     from perfbisect.errors import UsageError
-    from perfbisect.store.connection import default_history_path
+    from perfbisect.store.connection import default_history_path, is_default_history
     from perfbisect.store.history import History
     from perfbisect.store.prior_data import read_needed_keys
 
-    if history in (None, default_history_path()) and not default_history_path().exists():
+    if (history is None or is_default_history(history)) and not default_history_path().exists():
         return frozenset()
     if history and not history.exists():
         raise UsageError(

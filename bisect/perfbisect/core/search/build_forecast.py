@@ -21,7 +21,7 @@ branch is evidence only against the commit where the branches diverged. If the c
 probably does not build, its descendants have a lower probability to build, too; the effect decreases with the distance
 from this commit.
 
-Nobody has tried to build a candidate that the user excluded, so the exclusion is no evidence about other candidates.
+A candidate that the user excluded was never built, so the exclusion is no evidence about other candidates.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -3,7 +3,7 @@ which programs that a build needs are missing.
 
 ccache is configured so that a clean build can use object files of earlier commits. The cache hits of each build are
 counted. ccache is configured only by environment variables of the build, and by the file ``ccache.conf`` in the cache's
-folder. ccache is told to ignore the system's configuration file, and a configuration file in the source tree, which
+folder. Options make ccache ignore the system's configuration file, and a configuration file in the source tree, which
 ccache 4.13 or later would read. The option ``sloppiness`` of ccache is not set: with its value ``pch_defines``, ccache
 would identify a precompiled header by its preprocessed text, which has no ``#define``, so a commit that changes only a
 ``#define`` would get object files of another commit.

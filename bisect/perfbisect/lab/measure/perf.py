@@ -5,7 +5,7 @@ When perf starts, its counters are disabled. The workload enables the counters t
 first operation after the warm-up, and disables the counters at its end; see workloads/perfbisect.lua.
 
 During a run, vmstat and iostat report the activity of the whole machine. The runs of a workload that is a command are
-timed by the host's wall clock, so perfbisect checks that nobody has set the clock during the run.
+timed by the host's wall clock, so perfbisect checks that the clock was not set during the run.
 """
 
 import re
