@@ -342,10 +342,14 @@ class CandidateBuilds:
 
     def forget_lost_build(self, candidate: int, failure: EnvironmentFailure) -> Warned:
         """Forget a build that its host can no longer send to the measuring host. Raises ``failure`` if the build's host
-        is not to blame."""
-        site = self._site(candidate)
-        is_gone = site.name == self.host.name or not self._usable_sites(without=site)
-        if is_gone or site.has_build(self.made.built[candidate].facts.key):
+        is not to blame or no other host can build."""
+        site, key = self._site(candidate), self.made.built[candidate].facts.key
+        if site.name == self.host.name or not self._usable_sites(without=site):
+            raise failure
+        if isinstance(failure, ConnectionLost):  # even if the build host answers again by now
+            build_store.has_build_or_layout(self.host, key)  # raises an error if the measuring host is out of reach
+            self.made.lost.add(site.name)
+        elif site.has_build(key):
             raise failure
         self.made.places.pop(candidate, None)
         self._here.pop(candidate, None)
