@@ -17,6 +17,8 @@ from threading import Timer
 from typing import IO, Any, NamedTuple
 from unittest import mock
 
+import pytest
+
 from perfbisect.cli.main import main
 from perfbisect.errors import USAGE
 
@@ -27,6 +29,11 @@ HUNT = [*SCRIPT, "--plain", "--no-explain"]
 LIMIT = 3000  # seconds; far beyond what is needed, on a busy machine too
 
 Process = subprocess.Popen[str]
+
+
+def run_first(statements: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the program run Python statements before it begins, for example to shorten a pause of many seconds."""
+    monkeypatch.setitem(globals(), "PROGRAM", [sys.executable, "-c", f"{statements}; {PROGRAM[-1]}"])
 
 
 def bisect(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

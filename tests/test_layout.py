@@ -24,19 +24,22 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def nodes(tree: ast.AST, *, types: bool) -> Iterator[ast.AST]:
-    """All nodes of a tree; nodes under `if TYPE_CHECKING` only if ``types``."""
+def statements(tree: ast.AST, *, types: bool) -> Iterator[ast.AST]:
+    """All statements of a tree; statements under `if TYPE_CHECKING` only if ``types``."""
     for node in ast.iter_child_nodes(tree):
-        if types or not (isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"):
-            yield node
-            yield from nodes(node, types=types)
+        if isinstance(node, ast.expr) or (
+            not types and isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        ):
+            continue
+        yield node
+        yield from statements(node, types=types)
 
 
 @cache
 def imports(path: Path, *, types: bool = True) -> set[str]:
     """The modules of perfbisect that a module imports, dotted, without the package's own name."""
     found = set()
-    for node in nodes(parsed(path), types=types):
+    for node in statements(parsed(path), types=types):
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]

@@ -32,7 +32,7 @@ from perfbisect.process import CLOCK, user_at_machine_and_secret
 from perfbisect.report.profiles import folded_text, speedscope_json
 from perfbisect.store.batches import begin_batch, end_batch
 from perfbisect.store.history import History
-from program import HUNT, PROGRAM, SCRIPT, Ended, bisect_until, exits, printed, rows, run
+from program import HUNT, PROGRAM, SCRIPT, Ended, bisect_until, exits, printed, rows, run, run_first
 from repos import Repo
 
 pytestmark = pytest.mark.tools  # starts the program many times
@@ -198,7 +198,10 @@ def test_every_format_has_the_link_and_the_text_for_a_mail(ends: tuple[str, str]
 # `bisect why`, and `bisect replay`.
 
 
-def test_ctrl_c_during_the_reason_keeps_the_notified_verdict(ends: tuple[str, str], tmp_path: Path) -> None:
+def test_ctrl_c_during_the_reason_keeps_the_notified_verdict(
+    ends: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_first("from perfbisect.lab.measure import profiles; profiles.LONGEST = 1", monkeypatch)
     kept, words = tmp_path / "kept", ["run", *ends, *SCRIPT, "--plain", "--no-layouts"]
     ended = bisect_until([*words, "--notify", f"sh -c 'cat >>{kept}'"], "counters: ", SIGINT)
     assert ended.returncode == 0, "a culprit is named"

@@ -3,16 +3,14 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import program
 from machine import PLACE, Machine
-from program import Process, bisect, bisect_until, bisect_watched
+from program import Process, bisect, bisect_until, bisect_watched, run_first
 from small_hunt import Hunt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
@@ -171,8 +169,8 @@ def test_measuring_host_builds_while_the_only_build_host_is_lost(
     machines: list[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine of the build host is switched off during the hunt, and switched on later."""
-    quick = "from perfbisect.host import lock; from perfbisect.hunt import labs; lock.BEAT, labs.BUILD_HOST_PATIENCE = 1, 3; "
-    monkeypatch.setattr(program, "PROGRAM", [sys.executable, "-c", quick + program.PROGRAM[-1]])
+    shorter = "lock.BEAT, labs.BUILD_HOST_PATIENCE = 1, 3"
+    run_first(f"from perfbisect.host import lock; from perfbisect.hunt import labs; {shorter}", monkeypatch)
     hunt = Ahead(tmp_path, machines, only=True)
     course: list[str] = []
 

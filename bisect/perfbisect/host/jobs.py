@@ -177,19 +177,22 @@ def status(host: Host, job: Job, *, wait_seconds: float = 0) -> int | None:
 
 def job_output(host: Host, job: Job, stream: str = "stdout") -> JobOutput:
     """The output that an ended job has written to ``stream``."""
-    came, omitted = _output_from(host, job, stream, HEAD), 0
-    if gap := _LEFT_OUT.match(came):
-        came, omitted = came[gap.end() :], int(gap[1])
-    else:
-        came = _output_from(host, job, stream, 0)
+    came, omitted = _poll(host, job, 0, _CHUNK, stream)[1], 0
+    if len(came) == _CHUNK:
+        end = _output_from(host, job, stream, HEAD)
+        if gap := _LEFT_OUT.match(end):
+            came, omitted = end[gap.end() :], int(gap[1])
+        else:
+            came += _output_from(host, job, stream, _CHUNK)
     return JobOutput(came.decode(errors="replace").replace("\r\n", "\n"), omitted)
 
 
 def _output_from(host: Host, job: Job, stream: str, offset: int) -> bytes:
     """The bytes of a stream of an ended job from ``offset`` on."""
-    came = b""
-    while chunk := _poll(host, job, offset + len(came), _CHUNK, stream)[1]:
-        came += chunk
+    came, is_whole = b"", False
+    while not is_whole:
+        chunk = _poll(host, job, offset + len(came), _CHUNK, stream)[1]
+        came, is_whole = came + chunk, len(chunk) < _CHUNK
     return came
 
 
