@@ -111,7 +111,7 @@ class _Group:
 def beside(world: World, run: Observation) -> Iterator[Reading]:
     """The reading of another result of a run; none of a round."""
     if isinstance(run, Reading) and run.partner is None:
-        made, layout = world.runs, world.link(run.candidate, run.host) if run.layout else 0
+        made, layout = world.runs, world.relink(run.candidate, run.host) if run.layout else 0
         if (value := world.run(run.candidate, run.host, layout=layout)) is not None:
             yield replace(run, value=value, layout=layout, of_another_hunt=True)
         world.runs = made

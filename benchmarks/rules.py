@@ -22,7 +22,7 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason,
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
 from perfbisect.core.inference.observations import Skipped
-from perfbisect.core.search.build_orders import RangeParts
+from perfbisect.core.search.build_orders import PartsBetweenBuilds
 from perfbisect.simulate.host_model import RandomDraw, random_generator
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.tally import SearchRule
@@ -146,7 +146,7 @@ def _in_rounds(world: World, policy: Policy, repeats: int, build_hosts: int) -> 
 
 def _cuts(reach: Ancestry, left: NDArray[np.bool_], usable: NDArray[np.float64], count: int) -> list[int]:
     """At most ``count`` candidates that cut what is left into equal parts."""
-    parts = RangeParts(reach, left / left.sum(), ())
+    parts = PartsBetweenBuilds(reach, left / left.sum(), ())
     return [cut.candidate for cut in parts.cut(count, usable, lambda some: np.ones(len(some)), 0.0)]
 
 
@@ -157,7 +157,7 @@ def _build(world: World, candidates: list[int], build_hosts: int) -> list[int]:
         host = world_host_number(place % build_hosts)
         world.wait(host, began)
         if not isinstance(world.build(candidate, host), Skipped):
-            world.add_shared_build(candidate)
+            world.add_build_for_all_hosts(candidate)
             good.append(candidate)
     world.wait(0, max(world.clock(world_host_number(host)) for host in range(build_hosts)))
     return good

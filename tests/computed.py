@@ -32,7 +32,7 @@ from perfbisect.hunt.search_problem import (
     WorkersFor,
     log_opening,
     log_verdict,
-    replay,
+    recompute_decisions,
     run_search,
 )
 from perfbisect.hunt.workers import MeasuringWorker, ThreadWorkers
@@ -181,4 +181,4 @@ def check_replay(rules: SearchProblem, log: SavedLog, begins: int = 0) -> None:
     """Check that a replay decides as the log does, from event number ``begins`` on."""
     decided = [event.decision.order for _, event in kept(log)[begins:] if isinstance(event, Decided)]
     assert decided
-    assert [decision.order for _, decision in replay(rules, kept(log), log.began)] == decided
+    assert [decision.order for _, decision in recompute_decisions(rules, kept(log), log.began)] == decided

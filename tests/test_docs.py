@@ -12,7 +12,7 @@ import pytest
 from pictures import make
 
 from perfbisect.cli.main import VERBS, bisect
-from perfbisect.cli.options.stored import Clone
+from perfbisect.cli.options.stored import LazyClone
 from perfbisect.store.history import History
 from reference import GUIDE, with_keys
 
@@ -119,22 +119,22 @@ STALE = "stale: run `.venv/bin/python docs/pictures/make.py --stored`"
 
 
 @pytest.fixture(scope="module")
-def hunt() -> Iterator[tuple[History, Clone]]:
+def hunt() -> Iterator[tuple[History, LazyClone]]:
     with make.stored() as opened:
         yield opened
 
 
-def test_picture_of_the_live_view_is_up_to_date(hunt: tuple[History, Clone]) -> None:
+def test_picture_of_the_live_view_is_up_to_date(hunt: tuple[History, LazyClone]) -> None:
     assert make.text_of_svg(make.LIVE.read_text()) == make.text_of_svg(make.live(hunt[0])), STALE
 
 
-def test_picture_of_the_page_is_up_to_date(hunt: tuple[History, Clone]) -> None:
+def test_picture_of_the_page_is_up_to_date(hunt: tuple[History, LazyClone]) -> None:
     seen = make.words(make.TEXT.read_text())
     assert seen
     assert seen == make.text_of_page(make.page(*hunt))[: len(seen)], STALE
 
 
-def test_transcripts_in_the_readme_are_up_to_date(hunt: tuple[History, Clone]) -> None:
+def test_transcripts_in_the_readme_are_up_to_date(hunt: tuple[History, LazyClone]) -> None:
     """Only words are compared, because numbers depend on rounding."""
     readme = make.README.read_text()
     assert make.BLOCK.search(readme)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from perfbisect.core.domain.facts import pair_runs
-from perfbisect.core.domain.metrics import log_metric, log_metric_by_cpu
+from perfbisect.core.domain.metrics import log_metric, log_metric_from_cpu_time
 from perfbisect.core.stats.paired_comparison import paired_ratio
 from perfbisect.store.history import History
 
@@ -27,7 +27,7 @@ def main() -> None:
     asked = parser.parse_args()
     print("| history | reading | intervals | hold 1 | mean log ratio ± standard error | s.d. of a pair |")
     print("|---|---|---|---|---|---|")
-    for name, read in (("the metric", log_metric), ("CPU time", log_metric_by_cpu)):
+    for name, read in (("the metric", log_metric), ("CPU time", log_metric_from_cpu_time)):
         hold, made = 0, 0
         for path in asked.histories:
             with closing(History.open(path, read_only=True)) as history:

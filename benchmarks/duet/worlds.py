@@ -34,7 +34,7 @@ from perfbisect.core.search.pairing import SHOWN_SHARE
 from perfbisect.simulate.host_model import HostModel
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import Scenario, random_merging_graph
-from perfbisect.simulate.tally import judge_verdict, names_culprit
+from perfbisect.simulate.tally import judge_verdict, names_a_culprit
 
 SHARED: dict[str, Any] = {"noise": 0.1, "own_noise": 0.01, "layout": 0.001, "link_seconds": 6.0}  # a shared machine
 WORLDS: dict[str, dict[str, Any]] = {
@@ -127,7 +127,7 @@ def one(cell: Cell, seed: int) -> Facts:
     verdict = outcome.verdict
     return facts | {
         "verdict": type(verdict).__name__, "reason": getattr(verdict, "reason", ""), "judged": judge_verdict(verdict, world, policy.min_effect),
-        "named": names_culprit(verdict), "together": isinstance(verdict, Found) and verdict.step.together,
+        "named": names_a_culprit(verdict), "together": isinstance(verdict, Found) and verdict.step.together,
         "rounds": sum(isinstance(seen, Reading) and seen.partner is not None for seen in outcome.observations),
         "runs": outcome.runs, "minutes": outcome.minutes, "seconds": round(time.process_time() - began, 2),
     }  # fmt: skip

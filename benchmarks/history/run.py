@@ -165,7 +165,7 @@ class Silent:
     def add_events(self, hunt: int, events: object) -> None:
         list(events)  # type: ignore[call-overload]
 
-    def end_hunt(self, hunt: int, at: float) -> None:
+    def show_hunt_end(self, hunt: int, at: float) -> None:
         pass
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from planted import Planted
 from worlds import draw
 
-from perfbisect.core.domain.codec import encode_order, without_infinity
+from perfbisect.core.domain.codec import clamp_infinity, encode_order
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Decision
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
@@ -64,7 +64,7 @@ class Decisions(MemoryLog):
 def facts_of(decision: Decision) -> Facts:
     """An order or a verdict, the builds that are begun and ended, and the probabilities."""
     builds = [[build.candidate, build.build_host] for build in decision.builds]
-    order = json.loads(json.dumps(without_infinity(encode_order(decision.order))))
+    order = json.loads(json.dumps(clamp_infinity(encode_order(decision.order))))
     for name in ("layouts", "workload", "round"):  # for the views and the driver
         order.pop(name, None)
     return {"order": order, "builds": builds, "cancelled": [*decision.cancelled], "belief": of_belief(decision.belief)}

@@ -14,7 +14,7 @@ from planted import Odd, Place, Planted
 from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.settings import Direction, Policy
+from perfbisect.core.domain.settings import ChangeDirection, Policy
 from perfbisect.simulate.host_model import HostModel
 from perfbisect.simulate.scenario import Scenario, random_merging_graph
 
@@ -171,8 +171,9 @@ def worlds() -> Iterator[Cell]:
             host = {**known.pop("host"), "link_seconds": RUN / 10}
             policy = replace(known.pop("policy"), layouts=again)
             yield cell(f"{name}{', linked again' * again}", host=host, policy=policy, **known)
-    yield cell("beside good: base as fast", graph=line(1), changes="nothing", policy=Policy(direction=Direction.ANY))
-    yield cell("beside good: base not as fast", graph=line(1), policy=Policy(direction=Direction.ANY))
+    in_any_direction = Policy(direction=ChangeDirection.ANY)
+    yield cell("beside good: base as fast", graph=line(1), changes="nothing", policy=in_any_direction)
+    yield cell("beside good: base not as fast", graph=line(1), policy=in_any_direction)
     yield cell("budget: 20 runs", policy=Policy(max_runs=20))
     yield cell("budget: 8 builds", policy=Policy(max_builds=8))
     yield cell("budget: 100 minutes", policy=Policy(max_minutes=100.0))

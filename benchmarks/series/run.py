@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.trials import visiting_order
 from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, speed_line
-from perfbisect.core.stats.watched_branch import ROUNDS, BranchLine, line_with_jumps, tips_to_measure_again
+from perfbisect.core.stats.watched_branch import ROUNDS, BranchLevels, line_with_jumps, tips_to_measure_again
 
 LONG = 20  # releases, where a table does not say it
 Steps = Sequence[tuple[int, float]]  # first release with it, its size as a logarithm
@@ -179,7 +179,7 @@ class Nights:
     def hunts(self) -> list[tuple[int, int]]:
         """The ranges that are hunted after the last night, in none of which a commit is named."""
         line = line_with_jumps("", self.visits, len(self.visits), RATE)
-        found = BranchLine((), (line,)).drop_ranges("qps", LEAST, self.searched)
+        found = BranchLevels((), (line,)).drop_ranges("qps", LEAST, self.searched)
         self.searched |= {(0, each.first, each.last) for each in found}
         return [(each.first, each.last) for each in found]
 

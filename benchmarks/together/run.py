@@ -27,7 +27,7 @@ from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.simulate.host_model import HostModel
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import Scenario
-from perfbisect.simulate.tally import HuntCost, Judgement, ShareInterval, judge_verdict, mean, names_culprit
+from perfbisect.simulate.tally import HuntCost, Judgement, ShareInterval, judge_verdict, mean, names_a_culprit
 
 DROPS = (0.05, 0.03, 0.1, 0.04, 0.08)  # of the workloads, in this order
 
@@ -99,13 +99,13 @@ def both(cell: Cell, seed: int) -> Facts:
     return {
         "alone": {
             "judged": [judge_verdict(verdict, world) for verdict, world in zip(verdicts, alone, strict=True)],
-            "named": [names_culprit(verdict) for verdict in verdicts],
+            "named": [names_a_culprit(verdict) for verdict in verdicts],
             "builds": [world.builds for world in alone],
             "runs": [world.runs for world in alone],
         },
         "together": {
             "judged": [judge_verdict(verdict, world) for verdict, world in zip(together.verdicts, group, strict=True)],
-            "named": [names_culprit(verdict) for verdict in together.verdicts],
+            "named": [names_a_culprit(verdict) for verdict in together.verdicts],
             "builds": together.builds,
             "runs": list(together.runs),
         },

@@ -31,7 +31,7 @@ def mask_credentials(text: str) -> str:
     """
     if "://" not in text and ":\\/\\/" not in text:
         return text
-    return ATTRIBUTE.sub(rf"\1{MASK}", WORD.sub(_mask_users, text))
+    return ATTRIBUTE.sub(rf"\1{MASK}", WORD.sub(_mask_urls_in_word, text))
 
 
 def mask_credentials_in_fields(value: Any) -> Any:
@@ -55,18 +55,18 @@ def mask_credentials_in_fields(value: Any) -> Any:
             return value
 
 
-def _mask_users(word: re.Match[str]) -> str:
+def _mask_urls_in_word(word: re.Match[str]) -> str:
     """The word, in which the users and passwords of all URLs are masked. A URL ends at the next URL, or at the end of
     the word."""
     if "@" not in word[0]:
         return word[0]
     begin, *parts = SCHEME.split(word[0])
     pairs = zip(parts[::2], parts[1::2], strict=True)
-    urls = (scheme + _mask_user(scheme.partition(":")[0], rest) for scheme, rest in pairs)
+    urls = (scheme + _mask_credentials(scheme.partition(":")[0], rest) for scheme, rest in pairs)
     return "".join([begin, *urls])
 
 
-def _mask_user(scheme: str, rest: str) -> str:
+def _mask_credentials(scheme: str, rest: str) -> str:
     """The rest of a URL after its scheme, in which the user and the password are masked: all text up to the last "@"
     that may end them.
 

@@ -130,21 +130,21 @@ class MonotonicClock:
     """
 
     def __init__(self) -> None:
-        self._begin = time.time() - uptime()
+        self._begin = time.time() - seconds_since_boot()
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self._begin + uptime()
+        return self._begin + seconds_since_boot()
 
     def advance_to(self, seconds: float) -> None:
         """Advance the clock if it shows a time before ``seconds``, which an earlier process recorded before the
         machine's clock was set back.
         """
-        self._begin = max(self._begin, seconds - uptime())
+        self._begin = max(self._begin, seconds - seconds_since_boot())
 
 
-def uptime() -> float:
-    """Seconds since the machine booted."""
+def seconds_since_boot() -> float:
+    """Seconds since this machine booted, with the time in which the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group
 
-from perfbisect.cli.options.stored import Clone
+from perfbisect.cli.options.stored import LazyClone
 from perfbisect.core.domain.events import RunStarted
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.demo.history import write_history
@@ -109,12 +109,12 @@ def unpacked(compressed: Path) -> Iterator[History]:
 
 
 @contextmanager
-def stored() -> Iterator[tuple[History, Clone]]:
+def stored() -> Iterator[tuple[History, LazyClone]]:
     """The stored history, and the repository of its hunt, which is written anew."""
     with tempfile.TemporaryDirectory() as folder, unpacked(STORED) as history:
         repository = Path(folder, "repository")
         write_history(repository, SEED)
-        yield history, Clone(repository)
+        yield history, LazyClone(repository)
 
 
 def live(history: History) -> str:
@@ -129,19 +129,19 @@ def live(history: History) -> str:
     return console.export_svg(title=COMMANDS["1"], code_format=FONTS.sub("", CONSOLE_SVG_FORMAT), unique_id="live")
 
 
-def page(history: History, clone: Clone) -> str:
+def page(history: History, clone: LazyClone) -> str:
     """The page of the hunt."""
     return pages.session_page(hunts.document(read_hunt_report(history, 1, clone.describe), clone.diff))
 
 
-def report(history: History, clone: Clone, session: str) -> str:
+def report(history: History, clone: LazyClone, session: str) -> str:
     """What `bisect show` prints of a session."""
     if session == "1":
         return terminal.document_text(hunts.document(read_hunt_report(history, 1, clone.describe)))
     return terminal.document_text(trial.document(history.trial(session)))
 
 
-def with_transcripts(readme: str, history: History, clone: Clone) -> str:
+def with_transcripts(readme: str, history: History, clone: LazyClone) -> str:
     """README with its transcripts as they are now."""
 
     def block(found: re.Match[str]) -> str:

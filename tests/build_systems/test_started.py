@@ -267,8 +267,8 @@ def test_programs_are_compared_within_one_build_system(yard: Yard) -> None:
 
     builds = BuildRegistry(Candidates(None, (), lambda sha: Commit(sha, 0, "", "")))
     builds.add(0, made("make", "out-static/bench", "out of date"), "here")
-    assert builds.why_different_programs(made("cmake", "build/bench")) == ""
-    assert "and out-shared/bench elsewhere" in builds.why_different_programs(made("make", "out-shared/bench"))
+    assert builds.why_other_program_file(made("cmake", "build/bench")) == ""
+    assert "and out-shared/bench elsewhere" in builds.why_other_program_file(made("make", "out-shared/bench"))
 
 
 RACE = (

@@ -13,7 +13,7 @@ import sample_hunt as sample
 from central import Server
 from installed_servers import POSTGRES
 from perfbisect.errors import ENVIRONMENT, USAGE
-from perfbisect.hunt.notification import origin_of
+from perfbisect.hunt.notification import history_origin
 from perfbisect.store.history import History
 from program import HUNT, asked, bisect, exits, run, served
 
@@ -92,7 +92,7 @@ def test_push_without_central_history_or_user_name(monkeypatch: pytest.MonkeyPat
     """In a container, /etc/passwd may have no entry for the user."""
     assert "CREATE TABLE sessions" in exits(0, "push", "--sql")
     monkeypatch.setattr("getpass.getuser", Mock(side_effect=KeyError("getpwuid(): uid not found: 12345")))
-    assert origin_of(None).startswith("user@")
+    assert history_origin(None).startswith("user@")
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from perfbisect.core.domain.events import SessionEnded
 from perfbisect.core.domain.settings import RevertedCommits, Settings
 from perfbisect.errors import EnvironmentFailure, StdoutClosed
-from perfbisect.hunt.driver import Driver
+from perfbisect.hunt.driver import SessionDriver
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
@@ -135,7 +135,7 @@ def test_failed_hunt_stops_no_hunt(script: Script, seal: Path, tmp_path: Path, m
         (4, EnvironmentFailure("host local is lost"), (4, "host local is lost")),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(Driver, "events", Mock(side_effect=trouble))
+            patched.setattr(SessionDriver, "events", Mock(side_effect=trouble))
             exits(end, "resume", "b1", "--plain")
         assert statuses() == [reason, (4, "Hunt 2 cannot continue,")]
     assert "Hunt 2 failed: Hunt 2 cannot continue" in exits(4, "resume", "1", "--plain")

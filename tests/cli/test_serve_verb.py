@@ -100,7 +100,7 @@ def test_nights_with_different_settings_are_separate_lines(history: History) -> 
         night = sample.write_trial(history, sample.night(number // 2), number + 1.0)
         if number % 2:
             history.update_settings(night, replace(history.settings(night), configure=("--with-debug",)))
-    lines = Pages(history.path, None).watched_lines(history.hunts_and_trials())
+    lines = Pages(history.path, None).dashboard_charts(history.hunts_and_trials())
     found = [(line.title, len(line.ratios), line.link) for line in lines]
     assert found == [("scan, main", 4, "c8.html"), ("scan, main", 4, "c9.html")]
     names = ["main", "a-b", "a/b", "a.b", "a/-b", "hunt-12"]

@@ -24,7 +24,7 @@ import sample_hunt as sample
 from explained_hunt import PROFILES
 from perfbisect.core.domain.settings import Settings
 from perfbisect.host.lock import HostLock
-from perfbisect.hunt.driver import Driver
+from perfbisect.hunt.driver import SessionDriver
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import SessionSetup
@@ -305,7 +305,7 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
     goes_on = "continue: bisect resume 1 --history 'of mine.db'\n"
     assert f"To {goes_on}" in exits(4, "run", *ends, *HUNT, *option)
     with monkeypatch.context() as patch:
-        patch.setattr(Driver, "events", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(SessionDriver, "events", Mock(side_effect=KeyboardInterrupt))
         assert f"To {goes_on}" in exits(130, "resume", *option)
     with closing(History.open(history)) as opened:
         numbers = [begin_batch(opened, file, [], 1.0) for file in (Path("/b 1.toml"), "")]

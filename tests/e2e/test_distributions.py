@@ -16,7 +16,7 @@ import pytest
 
 from perfbisect.host.packages import how_to_install
 from perfbisect.lab.building.toolchain import recipe_packages
-from perfbisect.recipes.builder_reader import load_builder, required_build
+from perfbisect.recipes.builder_reader import load_builder, required_build_section
 from program import bisect, rows
 from repos import Repo
 from source_package import Absent, unpack
@@ -80,7 +80,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("home")
 def test_a_patch_that_slows_statements_is_found(tmp_path: Path, git: Repo) -> None:
     """The first commit imports PostgreSQL's package, the second adds a patch that delays each statement."""
-    build = required_build(load_builder("postgres-debian"))
+    build = required_build_section(load_builder("postgres-debian"))
     if lacks := [need for need in build.needs if which(need) is None]:
         pytest.skip(how_to_install(lacks, "debian", recipe_packages(build)))
     package = unpacked("postgresql-15", tmp_path / "package", git)

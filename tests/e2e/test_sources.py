@@ -132,7 +132,7 @@ def test_files_with_unusual_names_reach_the_host(machine: Machine, git: Repo, tm
     assert len(checkout.filtered_tree(host, bare, sha, ODD)) == 64
     assert machine.inside(f"find {machine.folder} -name hit") == ""
     assert not list(tmp_path.rglob("hit"))
-    host.release()
+    host.close_connection()
 
 
 # $1: the root folder; $2: the option that selects the output for each object
@@ -169,4 +169,4 @@ def test_submodules_are_sent_without_their_history(machine: Machine, tmp_path: P
     assert not {old, one, two} & set(there)
     assert check_out(host, top.path, second) == ({"send"}, "deep2")
     assert check_out(host, top.path, first) == (set(), "deep1")
-    host.release()
+    host.close_connection()

@@ -261,7 +261,7 @@ def box(tmp_path: Path) -> Iterator[ThroughHost]:
     made = connect(HostEntry(name="box", through=["env", "BOX=1"], root=str(tmp_path / "root")))
     assert isinstance(made, ThroughHost)
     yield made
-    made.release()
+    made.close_connection()
 
 
 def test_lost_shell_is_restarted_and_reported(box: ThroughHost) -> None:
@@ -301,7 +301,7 @@ def test_connecting_commands_errors_are_read_while_it_writes(box: ThroughHost, m
 
     os.write(errors.fileno(), b"early\n" * 1000)
     monkeypatch.setattr(running, "_errors", Written())
-    assert running.last_output_line() == "early"
+    assert running.last_stderr_line() == "early"
     os.write(errors.fileno(), b"end\n")
     assert os.pread(errors.fileno(), 1 << 16, 0) == b"early\n" * 1000 + b"end\n"
 
@@ -345,11 +345,11 @@ def test_stream_that_ends_early_is_a_lost_connection(tmp_path: Path) -> None:
 def test_released_host_leaves_nothing_behind(box: ThroughHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    box.release()
+    box.close_connection()
     box.run(["true"])
     pid = server(box)
     assert list((tmp_path / "tmp").glob("perfbisect-shell-*"))
-    box.release()
+    box.close_connection()
     assert ended(pid)
     assert not list((tmp_path / "tmp").glob("perfbisect-shell-*"))
 

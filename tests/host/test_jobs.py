@@ -112,13 +112,13 @@ def test_kill_ends_all_processes_of_a_job(host: LocalHost) -> None:
 def test_job_without_its_leader_is_found_and_can_be_killed(host: LocalHost) -> None:
     left, whole = shell(host, f"sleep {MARK}; true"), shell(host, "sleep 60")
     wait_for_sleep("")
-    assert jobs.orphaned_jobs(host) == ()
+    assert jobs.leaderless_jobs(host) == ()
     os.kill(left.pid, signal.SIGKILL)
     until(lambda: jobs.status(host, left) == jobs.LOST)
-    assert (jobs.running_jobs(host), jobs.orphaned_jobs(host)) == ((whole,), (left,))
+    assert (jobs.running_jobs(host), jobs.leaderless_jobs(host)) == ((whole,), (left,))
     jobs.kill(host, left, grace_seconds=1)
     assert not processes(MARK)
-    assert jobs.orphaned_jobs(host) == ()
+    assert jobs.leaderless_jobs(host) == ()
     jobs.kill(host, whole, grace_seconds=1)
 
 

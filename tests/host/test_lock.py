@@ -263,7 +263,7 @@ def test_container_with_its_own_lock_folder_sees_no_other_lock(
     monkeypatch.setenv("PERFBISECT_LOCKS", "/dev/shm" if shares else "/")
     command = ["env"] + apart * ["unshare", "--pid", "--fork", "--mount-proc"]
     with ThroughHost("box", host.root, Shell("box", command)) as inside:
-        assert lock.has_separate_locks(inside) == (apart and not shares)
+        assert lock.has_private_lock_folder(inside) == (apart and not shares)
 
 
 # --- One root under two names ---------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ def test_one_root_with_two_addresses_or_on_two_machines_is_refused(machine: Mach
     one, *others = map(registry.connect, entries)
     for other in others:
         are_one(sites_of(one, other))
-        other.release()
-    one.release()
+        other.close_connection()
+    one.close_connection()
 
 
 def test_sessions_of_the_same_second_are_different(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,7 +309,7 @@ def test_root_over_ssh_is_refused_and_adopted_in_the_same_way(machine: Machine) 
         with pytest.raises(EnvironmentFailure, match=why):
             registry.connect(far[root])
     host, contents = registry.connect_and_adopt_root(far["mine"])
-    host.release()
+    host.close_connection()
     assert (host.root, contents) == (home / "mine", ("thesis",))
     with registry.connect(far["new/root"]) as new:
         assert new.root == home / "new/root"

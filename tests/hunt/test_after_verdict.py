@@ -26,7 +26,7 @@ from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.instruction_counts import RESOLVED
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.further_runs import confirming_runs
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, replay
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, recompute_decisions
 from perfbisect.store.history import History
 
 NAMES = commits(12)
@@ -93,7 +93,7 @@ def test_commit_that_moves_code_and_its_parent_are_counted(log: SavedLog, extra:
     assert (reached.same_counts, counted_in(log)) == (same, BOTH)
     uncounted = [each for each in kept(log) if not (isinstance(each[1], RunFinished) and each[1].facts.counted)]
     for events, verdict in ((kept(log), reached), (uncounted, replace(reached, same_counts=None))):
-        *_, (_, decision) = replay(asked(), events, log.began)
+        *_, (_, decision) = recompute_decisions(asked(), events, log.began)
         assert decision.order == verdict
 
 

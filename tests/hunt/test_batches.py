@@ -15,12 +15,12 @@ from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
-from perfbisect.core.stats.watched_branch import BranchLine
+from perfbisect.core.stats.watched_branch import BranchLevels
 from perfbisect.errors import EnvironmentFailure, RunsNotComparable, UsageError
 from perfbisect.hunt import batch, drop_hunts, session, slurm
 from perfbisect.hunt.attempt import CommandCallbacks
 from perfbisect.hunt.batch import Hosts, Task
-from perfbisect.hunt.drop_hunts import hunt_range
+from perfbisect.hunt.drop_hunts import hunt_drops_in_range
 from perfbisect.hunt.nightly import BranchComparison
 from perfbisect.hunt.slurm import JobState, SlurmJob, needs_no_job, read_batch_and_jobs, refuse_if_job_is_open, submit
 from perfbisect.store.batches import (
@@ -131,7 +131,7 @@ def test_job_states_are_read_from_squeue_and_sacct(answers: Callable[..., None])
 
 def test_missing_slurm_commands_are_named_in_the_error(answers: Callable[..., None]) -> None:
     with pytest.raises(UsageError, match="This machine has no sbatch") as refused:
-        slurm.check_commands()
+        slurm.check_slurm_command()
     assert "login node" in refused.value.advice
 
 
@@ -223,7 +223,7 @@ def test_hunt_that_cannot_resume_is_replaced_by_a_new_hunt(history: History, mon
     monkeypatch.setattr(drop_hunts, "run_drop_hunts", lambda _history, _found, drops, *_: begun.extend(drops))
     comparison: Any = SimpleNamespace(hunt_of=hunt_of)
     span: Any = SimpleNamespace(drops=[SimpleNamespace(work=work) for work in range(3)])
-    hunt_range(history, comparison, span, CommandCallbacks(None, lambda _: pytest.fail("shown")))
+    hunt_drops_in_range(history, comparison, span, CommandCallbacks(None, lambda _: pytest.fail("shown")))
     assert resumed == [1, 2]
     assert begun == [span.drops[2]]
 
@@ -241,7 +241,7 @@ def test_steps_of_a_watched_branch_are_hunted_once(tmp_path: Path) -> None:
     def todo(drops: list[tuple[int, int]], *hunts: DropHunt) -> list[tuple[int, int]]:
         """The ranges of ``drops`` that are still to be hunted."""
         spans = tuple(DropRange(*ends, (Drop(0, *ends, Ratio(0.8, None, 0)),)) for ends in drops)
-        watched = BranchComparison(replace(trial, hunts=hunts), settings, BranchLine((), ()), spans, trial)
+        watched = BranchComparison(replace(trial, hunts=hunts), settings, BranchLevels((), ()), spans, trial)
         return [(span.first, span.last) for span in watched.ranges_to_hunt()]
 
     found, last = (DropHunt(0, 1, 2, 7, "found", commits[number]) for number in (3, 4))

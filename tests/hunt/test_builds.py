@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.settings import Settings, TrialBuild
-from perfbisect.core.stats.drops import huntable_builds
+from perfbisect.core.stats.drops import huntable_builds_by_variant
 from perfbisect.errors import PerfBisectError
-from perfbisect.hunt.trials.builds import parsed_word, read_builds
+from perfbisect.hunt.trials.builds import parse_build_argument, read_builds
 from perfbisect.recipes.builder import Build, Builder, Config, Server, Variant
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.requested import ServerConfig, config_from_text, load_config
@@ -21,7 +21,7 @@ NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
 
 @given(NAMES, st.sets(NAMES), st.sets(NAMES), st.sets(NAMES))
 def test_word_is_split_at_known_names(word: str, variants: set[str], configs: set[str], revisions: set[str]) -> None:
-    found = parsed_word(word, variants, configs.__contains__, revisions.__contains__)
+    found = parse_build_argument(word, variants, configs.__contains__, revisions.__contains__)
     assert found.revision
     assert found.variant in variants | {""}
     assert found.config in configs | {""}
@@ -87,7 +87,7 @@ def test_usual_variant_in_a_build_word_is_dropped(settings: Settings, builder: B
     settings, same = replace(settings, variant=own), own or builder.variant
     found = read(settings, builder, "v1", f"v2@{same}", f"v1@{other}")
     assert [each.variant for each in found] == ["", "", other]
-    assert huntable_builds(found) == [[0, 1], [2]]
+    assert huntable_builds_by_variant(found) == [[0, 1], [2]]
     with pytest.raises(PerfBisectError, match=f"v1 and v1@{same} are the same build"):
         read(settings, builder, "v1", "v2", f"v1@{same}")
 

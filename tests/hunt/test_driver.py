@@ -57,7 +57,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.session_state import fold
-from perfbisect.core.domain.settings import Flags, Output, Policy, PriorKnowledge, QuickCommand
+from perfbisect.core.domain.settings import Flags, Policy, PrintedResult, PriorKnowledge, QuickCommand
 from perfbisect.errors import (
     BuildFailed,
     Cancelled,
@@ -71,9 +71,9 @@ from perfbisect.errors import (
     UsageError,
 )
 from perfbisect.hunt.attempt import SessionAttempt
-from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, WorkloadFailed, combined_lab
+from perfbisect.hunt.driver import HuntsPlanner, SessionDriver, SessionMember, WorkloadFailed, combined_lab
 from perfbisect.hunt.lifecycle import compare_merge_base
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, log_verdict, replay
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, log_verdict, recompute_decisions
 from perfbisect.hunt.workers import MeasuringWorker as HostMember
 from perfbisect.hunt.workers import ThreadWorkers
 from perfbisect.lab.building.log_parser import KnownFailure
@@ -115,7 +115,7 @@ class ComputedCourse:
         yield self.log.append(started(NAMES))
         return True
 
-    def closing(self, verdict: Verdict) -> Generator[TimedEvent]:
+    def finish_session(self, verdict: Verdict) -> Generator[TimedEvent]:
         yield log_verdict(self.problem, self.log, verdict)
         yield self.log.append(Unexplained("counters", "of no use here"))
 
@@ -150,7 +150,7 @@ class Session:
         def fail(number: int, failure: PerfBisectError) -> None:
             self.failed.append((number, failure))
 
-        self.driver = Driver(self.members, HuntsPlanner(self.members), workers, fail)
+        self.driver = SessionDriver(self.members, HuntsPlanner(self.members), workers, fail)
 
     def events(self) -> Generator[tuple[int, Event]]:
         with closing(self.driver.events()) as happened:
@@ -197,7 +197,7 @@ def test_common_run_is_ordered_by_one_hunt_and_read_by_all(logs: list[SavedLog])
     for member, name in zip(now.members, RESULTS, strict=True):
         assert isinstance(member.lifecycle, ComputedCourse)
         member.lifecycle.problem = replace(member.lifecycle.problem, metric="rate")
-        member.output = Output("", name, "", "rate")
+        member.output = PrintedResult("", name, "", "rate")
     assert [*now.events()] and now.verdicts() == [9, 9, 30]
     runs = [[event.facts for event in events_of(log, RunFinished)] for log in logs]
     own = [{run.visit for run in each if not run.for_another} for each in runs]
@@ -244,7 +244,8 @@ def test_replay_knows_which_builds_were_made_for_other_hunts() -> None:
         (True, False, 600.0, {14}), (False, False, 600.0, {19, 20}), (True, True, 0.0, {14}),
     ):  # fmt: skip
         made = BuildFinished(14, BuildFacts(NAMES[14], "", "", seconds, 0, 0, elsewhere, ""), None)
-        [(_, decision)] = replay(problem(NAMES), [*ends, (lab.clock, made), decided], 1000.0, shares_builds=shared)
+        events = [*ends, (lab.clock, made), decided]
+        [(_, decision)] = recompute_decisions(problem(NAMES), events, 1000.0, shares_builds=shared)
         assert isinstance(decision.order, Measure)
         assert decision.order.plan[0].candidate in measured  # 19 and 20 are equally good: rounding chooses
 

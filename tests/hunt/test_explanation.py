@@ -399,7 +399,7 @@ def test_reused_builds_are_not_announced_for_each_part() -> None:
     turn = [BuildStarted(1, "a"), BuildFinished(1, facts, None), Warned("", "")]
     made = [BuildStarted(1, "a"), BuildProgress(1, 1, 2, "build"), BuildFinished(1, replace(facts, reused=False), None)]
     events: list[TimedEvent] = [(float(at), event) for at, event in enumerate([*turn, *made, *turn])]
-    shown = [event for _, event in explanation.without_reused_builds(events)]
+    shown = [event for _, event in explanation.without_reuse_events(events)]
     assert shown == [Warned("", ""), *made, Warned("", "")]
 
 

@@ -13,7 +13,7 @@ from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
 from perfbisect.hunt.batch import Task, remove_unfit_choice, state_text
-from perfbisect.hunt.fitness import accept_levels, fitness_by_machine, unfit_hosts
+from perfbisect.hunt.fitness import accept_speeds_as_normal, fitness_by_machine, unfit_hosts
 from perfbisect.hunt.session_hosts import LeaseTerms, hold_leases
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
@@ -87,19 +87,19 @@ def test_trial_that_is_no_complete_check_does_not_count(history: History, tmp_pa
 def test_accepted_level_is_stored_with_the_checks(history: History) -> None:
     checks(history, "a", *FALL)
     checks(history, "b", *FALL)
-    accept_levels(history.path, ["a"])
+    accept_speeds_as_normal(history.path, ["a"])
     assert unfit(history) == ["b"]
     checks(history, "a", 0.9, 0.9, 0.9, first=6)
     assert fitness_by_machine(history.path)["a"][-1].level == pytest.approx(1.0)
     with pytest.raises(UsageError, match="c is not unfit, so --accept has no effect"):
-        accept_levels(history.path, ["b", "c"])
+        accept_speeds_as_normal(history.path, ["b", "c"])
     assert unfit(history) == ["b"], "no level is accepted"
 
 
 def test_listing_omits_fitness_checks(history: History) -> None:
     """A check can still be shown by its number."""
     checks(history, "a", *FALL)
-    accept_levels(history.path, ["a"])
+    accept_speeds_as_normal(history.path, ["a"])
     other = check(history, "a", 9, name="")
     assert [each.id for each in history.trials_except_fitness_checks()] == [f"n{other}"]
     assert history.session_summary(1).state == "done"
@@ -139,7 +139,7 @@ def test_unfit_machines_are_released_after_another_is_leased(tmp_path: Path) -> 
     with hold_leases(["pool:"], hosts, lambda *_: None, said.append, LeaseTerms({"pool:": "n2"}, unfit=lambda: bad)):
         assert leases.leased_machine("pool:").address == "n3"
         assert [each.name.partition(".")[0] for each in tmp_path.glob("n?.*")] == ["n3"]
-    assert not [*tmp_path.glob("n?.*")] and not leases.is_leased("pool:")
+    assert not [*tmp_path.glob("n?.*")] and not leases.is_leased_by_this_process("pool:")
     assert said == [
         f"This machine is not used, and is released once another is leased: {each}" for each in bad.values()
     ]

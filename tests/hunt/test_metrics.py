@@ -30,13 +30,13 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, PlannedRuns, Purpose
 from perfbisect.core.domain.session_state import fold
-from perfbisect.core.domain.settings import COUNTED, WITH_RUNS, Direction, Policy, Settings
+from perfbisect.core.domain.settings import COUNTED, WITH_RUNS, ChangeDirection, Policy, Settings
 from perfbisect.core.inference.classification import step_ratio_in_metric
 from perfbisect.core.inference.instruction_counts import COUNTS
 from perfbisect.errors import InstructionsNotCounted, PerfBisectError, RangeEndFailed, RunFailed, UsageError
-from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, combined_lab
+from perfbisect.hunt.driver import HuntsPlanner, SessionDriver, SessionMember, combined_lab
 from perfbisect.hunt.further_runs import TIMED_RUNS, is_too_long_to_count
-from perfbisect.hunt.labs import SessionLabs, timed_or_counted
+from perfbisect.hunt.labs import LabMaker, timed_or_counted
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, WorkersFor
@@ -70,7 +70,7 @@ def hidden(seed: int = 1, noise: float = 0.05) -> CountingLab:
 
 @dataclass(frozen=True)
 class Labs:
-    """The part of ``SessionLabs`` that these hunts use."""
+    """The part of ``LabMaker`` that these hunts use."""
 
     workers: WorkersFor
     lab: CountingLab
@@ -83,9 +83,9 @@ class ComputedHunt(SessionLifecycle):
         self.lab = lab
         super().__init__(log, setup, {}, cast(HostLocks, None), False)
 
-    def _labs_of(self, setup: SessionSetup) -> SessionLabs:
+    def _labs_of(self, setup: SessionSetup) -> LabMaker:
         self.lab = replace(self.lab, exactly=setup.settings.prior.exact)  # keeps its builds and its random generator
-        return cast(SessionLabs, Labs(measured_by(self.lab, setup.settings.metric), self.lab))
+        return cast(LabMaker, Labs(measured_by(self.lab, setup.settings.metric), self.lab))
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def session(
             return cast(ThreadWorkers, courses[0].labs.workers(NAMES))
         return one_host(combined_lab({n: cast(Labs, each.labs).lab.measure for n, each in enumerate(courses)}))
 
-    driver = Driver(members, HuntsPlanner(members), workers, lambda _, failure: pytest.fail(str(failure)))
+    driver = SessionDriver(members, HuntsPlanner(members), workers, lambda _, failure: pytest.fail(str(failure)))
     with closing(driver.events()) as events:
         for number, (_, event) in events:
             yield number, event
@@ -366,7 +366,7 @@ def test_verdict_by_instructions_states_the_change_of_time(log: SavedLog, setup:
 
 
 def test_hunt_for_a_rise_or_with_slow_after_is_by_time_only(setup: SessionSetup) -> None:
-    for direction, slow_after in ((Direction.RISE, 0.0), (None, 5.0), (None, 0.0)):
+    for direction, slow_after in ((ChangeDirection.RISE, 0.0), (None, 5.0), (None, 0.0)):
         asked = replace(setup.settings, metric="auto", policy=Policy(slow_after=slow_after))
         assert resolve_settings(asked, direction).choose_metric is not bool(direction or slow_after)
 

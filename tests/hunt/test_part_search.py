@@ -27,16 +27,16 @@ def test_part_is_named_if_the_budget_ends_and_proven_later(tmp_path: Path) -> No
     with partial_diff_commits(open_repository(made.path), parent, culprit, []) as commits:
         search = PartSearch.begin(commits)
         first = search.present
-        assert not search.advance(spent, {}), "no part is named, so the session ends here"
+        assert not search.choose_next_round(spent, {}), "no part is named, so the session ends here"
         assert search.present is first
-        assert search.advance(named(2), {})
+        assert search.choose_next_round(named(2), {})
         proof = search.present
         assert proof.proven == {1} and proof.states[1] == {1}
-        assert search.advance(spent, {}), "the named part is shown"
+        assert search.choose_next_round(spent, {}), "the named part is shown"
         assert search.present.states == first.states and search.present.proven == {1}
-        assert not search.advance(named(2), {}), "the session ends"
+        assert not search.choose_next_round(named(2), {}), "the session ends"
         assert search.present == proof, "the next session continues with the proof"
-        assert search.advance(named(1), {})
+        assert search.choose_next_round(named(1), {})
         assert search.present.without == {0, 2}
 
 

@@ -50,7 +50,7 @@ from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Flags, Policy
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.lifecycle import compare_merge_base
-from perfbisect.hunt.search_problem import SavedLog, replay, run_length_warning
+from perfbisect.hunt.search_problem import SavedLog, recompute_decisions, run_length_warning
 from perfbisect.hunt.workers import ThreadWorkers
 from perfbisect.lab import GeneratorWithResult
 from perfbisect.report.hunt_report import read_hunt_report
@@ -196,7 +196,7 @@ def test_replay_repeats_the_hunt_or_ends_earlier_with_less_budget(log: SavedLog)
     check_replay(rules, log)
     runs = len(events_of(log, RunFinished))
     poorer = replace(rules, policy=replace(rules.policy, max_runs=runs // 2))
-    *_, (fewer, decision) = replay(poorer, kept(log), log.began)
+    *_, (fewer, decision) = recompute_decisions(poorer, kept(log), log.began)
     assert fewer < runs
     assert isinstance(decision.order, Inconclusive)
 

@@ -21,7 +21,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Decision, Measure, PlannedRuns, Purpose
-from perfbisect.hunt.watching import CompletedEvents, running_sessions, watch
+from perfbisect.hunt.watching import RunStartAdder, running_sessions, watch
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.live import LiveScreen
@@ -49,7 +49,7 @@ class Seen:
     def set_rows(self, rows: Sequence[SessionRow]) -> None:
         """Ignore the rows."""
 
-    def end_hunt(self, hunt: int, at: float) -> None:
+    def show_hunt_end(self, hunt: int, at: float) -> None:
         self.ended[hunt] = at
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ def test_events_of_earlier_attempts_are_shown_as_earlier(history: History, reade
 @pytest.mark.parametrize(("together", "begun"), [(False, [3, 0, 0, 3]), (True, [3, None, 3, None])])
 def test_starts_of_runs_are_inferred_in_the_order_of_the_lab(*, together: bool, begun: list[int | None]) -> None:
     """A pair of runs has one start, of the first build."""
-    followed = CompletedEvents()
+    followed = RunStartAdder()
     order = Measure((PlannedRuns(3, 2), PlannedRuns(0, 2)), Purpose.SEARCH, together=together)
     decided = Decided(Decision(order, next(e.decision.belief for _, e in KEPT if isinstance(e, Decided))))
     for event in (sample.started(), BuildFinished(3, sample.build(3), None), BuildFinished(0, sample.build(0), None)):
@@ -160,5 +160,5 @@ def test_clock_of_an_interrupted_hunt_stops(history: History, reader: History) -
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
     wall = LiveScreen(console, {hunt: ""}, now=lambda: sample.BEGAN + 1e6)
     list(watch(reader, (hunt,), wall, lambda _: None))
-    assert f"{clock(KEPT[11][0] - sample.BEGAN)} elapsed" in next(wall.picture_lines(30)).plain
+    assert f"{clock(KEPT[11][0] - sample.BEGAN)} elapsed" in next(wall.list_and_hunt_lines(30)).plain
     assert not wall.views[hunt].activity_by_host

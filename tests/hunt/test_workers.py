@@ -17,7 +17,7 @@ from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.registry import connect
 from perfbisect.hunt.loop import UNLIMITED, FixedPlan, NextAction, OrderEnded, Planner, Workers, run
 from perfbisect.hunt.session_hosts import remove_last_visit
-from perfbisect.hunt.workers import EventQueue, MeasuringWorker, ThreadWorkers
+from perfbisect.hunt.workers import MeasuringWorker, SynchronousEventQueue, ThreadWorkers
 from perfbisect.lab.building.candidates import FairLock
 from perfbisect.process import CLOCK
 from perfbisect.recipes.inventory import load_host
@@ -89,16 +89,16 @@ def test_event_just_before_the_time_limit_is_not_lost() -> None:
 
 def test_closed_event_queue_releases_the_thread_of_a_lost_event() -> None:
     """Ctrl-C may interrupt the reader after the queue has removed the event and before the reader has it."""
-    queue = EventQueue[int]()
+    queue = SynchronousEventQueue[int]()
 
     def put() -> None:
         with pytest.raises(Cancelled):
-            queue.put(0, 1)
+            queue.put_and_wait(0, 1)
 
     thread = threading.Thread(target=put, daemon=True)
     thread.start()
     queue._arrived.get()
-    queue.close([thread])
+    queue.close_and_join([thread])
     assert not thread.is_alive()
 
 
@@ -255,7 +255,7 @@ class FirstFree:
 
     def next(self, fleet: Fleet) -> NextAction:
         self.fleets.append(fleet)
-        return NextAction(order(self.candidates.pop(0), fleet.free_host)) if self.candidates else NextAction(None)
+        return NextAction(order(self.candidates.pop(0), fleet.next_host)) if self.candidates else NextAction(None)
 
 
 @pytest.mark.parametrize(("hosts", "candidates"), [("a", (3, 1)), ("ab", (3, 1, 4, 2))])

@@ -36,7 +36,7 @@ from perfbisect.lab.building import build_store
 from perfbisect.lab.building.candidates import BuildRegistry, Candidates
 from perfbisect.lab.builds import BuildSite
 from perfbisect.lab.host_lab import HostLab
-from perfbisect.process import uptime
+from perfbisect.process import seconds_since_boot
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
@@ -193,14 +193,14 @@ def test_build_of_a_lost_host_is_made_again(farm: Farm, commands: float) -> None
 
 @pytest.mark.slow
 def test_replaced_build_host_is_back_after_its_next_heartbeat(farm: Farm) -> None:
-    lock: Any = SimpleNamespace(check_held=lambda: None, seen=uptime(), lost=False)
+    lock: Any = SimpleNamespace(check_held=lambda: None, seen=seconds_since_boot(), lost=False)
     lab = farm.labs["b1"]
     lab.lab_host, lab.stood_in = replace(lab.lab_host, host_lock=lock), True
     AWAY["b1"] = inf
     with pytest.raises(HostUnreachable, match="is lost") as caught:
         list(lab.build_ahead(BuildOrder(FAST, 0)))
     assert not caught.value.is_back()
-    lock.seen = uptime()
+    lock.seen = seconds_since_boot()
     assert caught.value.is_back()
     lock.lost = True
     assert not caught.value.is_back(), "another session builds there"

@@ -72,7 +72,7 @@ def test_jobs_of_a_killed_session_are_ended_with_a_warning(host: LocalHost) -> N
     assert [event.text for event in tidy_after_killed_sessions(host)] == [
         "2 jobs of an earlier session on host here, a load and a server, were still running and have been ended"
     ]
-    assert not (*jobs.running_jobs(host), *jobs.orphaned_jobs(host))
+    assert not (*jobs.running_jobs(host), *jobs.leaderless_jobs(host))
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

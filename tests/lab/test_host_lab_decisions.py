@@ -294,18 +294,18 @@ def test_build_that_refuses_the_dataset_of_another_build_loads_its_own(scripts: 
     keeper = DatasetKeeper(scripts.host, scripts.workload, {})
     failure = RunFailed("unknown format", stage="start", log="log")
     good, middle, last = map(lab._system, (GOOD, MIDDLE, BAD))
-    assert list(keeper.load(last)) == []
-    assert not keeper.mark_refused(last, key, RunFailed("it crashed", stage="run", log="log"))
-    assert keeper.mark_refused(last, key, failure)
-    [warned] = keeper.load(last)
+    assert list(keeper.ensure_loaded(last)) == []
+    assert not keeper.mark_dataset_refused(last, key, RunFailed("it crashed", stage="run", log="log"))
+    assert keeper.mark_dataset_refused(last, key, failure)
+    [warned] = keeper.ensure_loaded(last)
     own = f"{key}-{last.key[:8]}"
     assert (keeper.keys, scripts.done()) == ({commits[BAD]: own}, ["load D"])
     assert f"{commits[BAD][:10]} does not start on the dataset {key} of another build" in warned.text
     assert warned.text.endswith(f"and gets its own {own}: unknown format")
-    assert not keeper.mark_refused(last, own, failure), "the build has loaded this dataset itself"
-    assert not keeper.mark_refused(good, key, failure)
-    assert keeper.mark_refused(middle, key, failure)
-    assert len(list(keeper.load(middle))) == 1
+    assert not keeper.mark_dataset_refused(last, own, failure), "the build has loaded this dataset itself"
+    assert not keeper.mark_dataset_refused(good, key, failure)
+    assert keeper.mark_dataset_refused(middle, key, failure)
+    assert len(list(keeper.ensure_loaded(middle))) == 1
     assert (keeper.keys[commits[MIDDLE]], scripts.done()) == (own, []), "both builds share the new dataset"
 
 
@@ -345,7 +345,7 @@ def watch(watched: HostWatch, *events: LabEvent | Exception) -> list[LabEvent]:
 def test_failure_after_loss_of_the_root_folder_names_the_loss(watched: HostWatch) -> None:
     """Both if a candidate is skipped, and if the host cannot measure at all."""
     skip, failure = CandidateSkipped(0, sample_hunt.skip(0)), EnvironmentFailure("no such file")
-    with hold_lock(watched.host, "mine") as watched.held:
+    with hold_lock(watched.host, "mine") as watched.lock:
         assert watch(watched, skip) == [skip]
         with pytest.raises(EnvironmentFailure, match="no such file"):
             watch(watched, failure)
@@ -392,7 +392,7 @@ def test_no_event_counts_after_the_lock_of_the_host_is_lost(watched: HostWatch) 
         with pytest.raises(EnvironmentFailure, match="another session has taken the host"):
             for event in watched.guard(events.measure(ORDER)):
                 counted.append(event)
-                watched.held.lost = True
+                watched.lock.lost = True
         assert counted == [RAN]
     assert events.left, "the lab has tidied up"
 

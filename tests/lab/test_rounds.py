@@ -117,11 +117,11 @@ def test_copy_of_a_build_has_only_its_own_paths(host: LocalHost, git: Repo, monk
     assert not build_store.changed_files(host, build), "the build itself is unchanged"
     (second,) = Path(host.root, "work").glob("*/second")
     assert b"/prefix" not in (second / "main").read_bytes()
-    assert str(build_store.copy_beside(host, second.parent.name, two.build_key)) == str(second)
+    assert str(build_store.symlink_build_copy(host, second.parent.name, two.build_key)) == str(second)
     for name, damage in (("main", lambda file: file.write_text("other")), ("libvalue.so", Path.unlink)):
         damage(second / name)
         with pytest.raises(BuildFilesChanged, match=re.escape(name)):
-            build_store.copy_beside(host, second.parent.name, two.build_key)
+            build_store.symlink_build_copy(host, second.parent.name, two.build_key)
     assert not build_store.changed_files(host, build), "only the copy has changed"
 
 

@@ -15,7 +15,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DatasetDamaged, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import training
-from perfbisect.lab.building.plan import BuildKind, InstrumentedBuild, training_identity, with_profile_options
+from perfbisect.lab.building.plan import InstrumentedBuild, PgoBuildKind, training_identity, with_profile_options
 from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened_for_training
 from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
@@ -51,10 +51,10 @@ def test_profile_options_follow_the_options_of_the_variant() -> None:
     """The path of the root contains a space."""
     folder = PurePosixPath("/a root/profile")
     for compiler, used in (("gcc", ""), ("clang", "/merged.profdata")):
-        assert with_profile_options(VARIANT, compiler, BuildKind.PLAIN, folder) == VARIANT
+        assert with_profile_options(VARIANT, compiler, PgoBuildKind.PLAIN, folder) == VARIANT
         phases = {
-            BuildKind.INSTRUMENTED: f"-fprofile-generate={folder}",
-            BuildKind.OPTIMISED: f"-fprofile-use={folder}{used}",
+            PgoBuildKind.INSTRUMENTED: f"-fprofile-generate={folder}",
+            PgoBuildKind.OPTIMISED: f"-fprofile-use={folder}{used}",
         }
         for phase, option in phases.items():
             variant = with_profile_options(VARIANT, compiler, phase, folder)
@@ -155,9 +155,9 @@ def test_sysbench_without_the_driver_is_a_failure_of_the_host(
     poor = "#!/bin/sh\nprintf 'Compiled-in database drivers:\\n  mysql - MySQL driver\\n\\nmore\\n'\n"
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "sysbench", poor).parent), prepend=":")
     trainer = with_workload(trainer, command=[], script="w.lua", driver="pgsql")
-    replace(trainer, builder=changed(trainer.builder, driver="mysql")).check_programs()
+    replace(trainer, builder=changed(trainer.builder, driver="mysql")).check_workload_programs()
     with pytest.raises(EnvironmentFailure, match="compiled without its pgsql driver"):
-        replace(trainer, builder=changed(trainer.builder, driver="pgsql")).check_programs()
+        replace(trainer, builder=changed(trainer.builder, driver="pgsql")).check_workload_programs()
 
 
 @pytest.fixture

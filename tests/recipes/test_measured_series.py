@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perfbisect.errors import UsageError
-from perfbisect.recipes.measured_series import MeasuredSeries, read_sorted_series
+from perfbisect.recipes.measured_series import MeasuredSeries, read_series_by_time
 
 Found = dict[str, dict[str, list[float]]]
 OTAVA = "2024.01.02 3:00:00 +0100,b,{1},7.5\n2024.01.01 23:00:00 +0100,a,{0},7\n"
@@ -15,7 +15,7 @@ OTAVA = "2024.01.02 3:00:00 +0100,b,{1},7.5\n2024.01.01 23:00:00 +0100,a,{0},7\n
 
 def found(tmp_path: Path, text: str) -> tuple[list[MeasuredSeries], bool]:
     (tmp_path / "file").write_text(text)
-    return read_sorted_series(tmp_path / "file")
+    return read_series_by_time(tmp_path / "file")
 
 
 def bencher(value: float, commit: str | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.core.domain.settings import Output
+from perfbisect.core.domain.settings import PrintedResult
 from perfbisect.errors import UsageError
 from perfbisect.recipes.output_pattern import NoNumber
 from perfbisect.recipes.outputs import filter_arguments, known_formats, read_result, read_results, recognise_output
@@ -54,7 +54,7 @@ def test_one_result_is_chosen_for_the_hunt(name: str, only: str, why: str) -> No
     assert found and found.summary == why
 
 
-def one_of(text: str, only: str) -> Output:
+def one_of(text: str, only: str) -> PrintedResult:
     found = recognise_output(text, only)
     assert found
     return found.only_result
@@ -90,18 +90,18 @@ def test_results_with_the_same_direction_are_measured_together() -> None:
     ],
 )
 def test_filter_arguments_of_a_program_name_the_results(form: str, names: list[str], words: tuple[str, ...]) -> None:
-    assert filter_arguments([Output(form, name, "ns", "cost") for name in names]) == words
+    assert filter_arguments([PrintedResult(form, name, "ns", "cost") for name in names]) == words
 
 
 def test_result_keeps_its_unit_if_a_program_changes_units() -> None:
     """Some programs choose the unit by the size of the result. Commits are compared in the unit of the first result."""
     text = "fib 10                  time:   [229.98 {0} 271.95 {0} 335.23 {0}]\n"
     found = recognise_output(text.format("µs"), "")
-    criterion = Output("Criterion", "fib 10", "µs", "cost")
+    criterion = PrintedResult("Criterion", "fib 10", "µs", "cost")
     assert found and found.only_result == criterion
     assert [read_result(criterion, text.format(unit)) for unit in ("ns", "ms")] == [0.27195, 271950.0]
     with pytest.raises(NoNumber, match="lacks the result readrandom of db_bench"):
-        read_result(Output("db_bench", "readrandom", "ops/s", "rate"), output("db_bench-leveldb-1.23.txt"))
+        read_result(PrintedResult("db_bench", "readrandom", "ops/s", "rate"), output("db_bench-leveldb-1.23.txt"))
     with pytest.raises(NoNumber, match="lacks the result fib 10 of Criterion"):
         read_result(criterion, "it crashed")
 

@@ -22,7 +22,7 @@ from perfbisect.recipes.builder_reader import (
     load_builders,
     recipe_files,
     recipe_for_tree,
-    required_build,
+    required_build_section,
     version_satisfies,
     version_text,
 )
@@ -128,10 +128,10 @@ def test_cycle_of_extends_is_reported(write: Write, small: str) -> None:
 
 def test_recipe_without_build_uses_the_build_system_of_the_tree(write: Write) -> None:
     write("builders/served/builder.toml", 'summary = "x"\ndriver = "y"')
-    assert required_build(load_builder("served")) == Build()
+    assert required_build_section(load_builder("served")) == Build()
     how = '[build]\ncompile = [["make"]]\ninstall = []\nartifacts = ["a"]'
     write("builders/mine/builder.toml", f'extends = "served"\n{how}')
-    assert required_build(load_builder("mine")).compile == [["make"]]
+    assert required_build_section(load_builder("mine")).compile == [["make"]]
 
 
 def test_error_of_an_unknown_builder_names_the_most_similar(write: Write, small: str) -> None:

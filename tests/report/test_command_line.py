@@ -14,7 +14,7 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import (
     COUNTED,
     USUAL_HOST,
-    Direction,
+    ChangeDirection,
     Flags,
     Pairing,
     Policy,
@@ -27,7 +27,9 @@ from perfbisect.store.connection import default_history_path
 REQUESTED = Settings(
     "v1 $(x)", "v2", "/a b", "b", "w", "h", variant="lto", metric="p95", first_parent=True,
     overrides={"time": 5, "threads": 2, "keys": "one $(x)", "table-size": "5"},
-    policy=Policy(confidence=0.9, direction=Direction.ANY, min_effect=0.05, max_builds=7, max_runs=9, max_minutes=4 / 60),
+    policy=Policy(
+        confidence=0.9, direction=ChangeDirection.ANY, min_effect=0.05, max_builds=7, max_runs=9, max_minutes=4 / 60,
+    ),
     builders_path="/b", workloads_path="/w", hosts_path="/h.toml", configure=("-DWITH_X=a b", "--without-y"),
     programs=("out/x",), flags=Flags("-O1 '-DX=a b'", "", "-lm"),
 )  # fmt: skip
@@ -52,14 +54,14 @@ def test_printed_run_command_requests_the_same_hunt(monkeypatch: pytest.MonkeyPa
     """`bisect run` parses the printed command, up to the point at which the hunt would begin."""
     requested: list[Settings] = []
 
-    def stop(settings: Settings, direction: Direction | None = None, **_options: object) -> None:
-        worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
+    def stop(settings: Settings, direction: ChangeDirection | None = None, **_options: object) -> None:
+        worse = ChangeDirection.DROP if find_metric(settings.metric).higher_is_better else ChangeDirection.RISE
         requested.append(replace(settings, policy=replace(settings.policy, direction=direction or worse)))
         raise SystemExit
 
     for name, stand_in in {
         "hunt.resolve.resolve_settings": stop,
-        "hunt.resolve.with_repository": stop,
+        "hunt.resolve.with_default_repository": stop,
         "cli.options.measurement.recipe_folders": lambda *_: (),  # the folders of the settings do not exist
         "cli.commands.run.announce_and_read_recipes": lambda settings: (None, (settings.workload,)),
     }.items():

@@ -67,7 +67,7 @@ def story_of(
 ) -> HuntReport:
     """The report of a hunt with these events, made without a history."""
     folded = fold(events, [sample.BEGAN])
-    folded.use_range(sample.CANDIDATES)
+    folded.renumber_candidates(sample.CANDIDATES)
     folded.started = folded.started and replace(folded.started, metric=settings.metric)
     listed = SessionSummary(
         1, "hunt", sample.BEGAN, "engine", "o2nofp", ("update-index",), "local", "qps", state, 6, 16,
@@ -167,11 +167,12 @@ def test_report_without_verdict_shows_proven_changes_first() -> None:
     events = list(islice(sample.events(), 30))
     at, decided = next((at, event) for at, event in reversed(events) if isinstance(event, Decided))
     story = story_of([*events, (at, Decided(replace(decided.decision, found=(step,))))], "interrupted")
-    assert story.proven_sentences[0] == "Found so far: 1 change of QPS:" and "99.0 % sure" in story.proven_sentences[1]
+    proven = story.proven_so_far_sentences
+    assert proven[0] == "Found so far: 1 change of QPS:" and "99.0 % sure" in proven[1]
     assert [change.commit.sha for change in story.changes] == [sample.CANDIDATES[sample.CULPRIT]]
     for shown in (printed(story), issue(story)):
         assert shown.index("Found so far") < shown.index("There is no verdict yet")
-    assert hunt_object(story)["found"] == story.proven_sentences and story_of(sample.events()).proven_sentences == ()
+    assert hunt_object(story)["found"] == proven and story_of(sample.events()).proven_so_far_sentences == ()
 
 
 def test_commits_that_were_not_built_are_described_by_the_repository(history: History) -> None:

@@ -21,7 +21,7 @@ from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.facts import DropHunt, SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import RevertedCommits, TrialBuild, TrialRequest, TrialType, TrialWorkload
-from perfbisect.core.stats.watched_branch import BranchLine
+from perfbisect.core.stats.watched_branch import BranchLevels
 from perfbisect.report import terminal
 from perfbisect.report.markdown import delimited_lines, document_lines
 from perfbisect.report.page.pages import session_page
@@ -294,15 +294,15 @@ def test_published_results_are_compared_with_measured_ratios(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def watched() -> tuple[SessionState, BranchLine]:
+def watched() -> tuple[SessionState, BranchLevels]:
     """Eight nights, with a drop whose hunt names a commit with a hostile subject."""
     nights = [sample.night(number) for number in range(8)]
-    found = BranchLine.from_nights(nights)
+    found = BranchLevels.from_nights(nights)
     hunts = (DropHunt(0, 4, 5, 12, "found", "c" * 40, "Lock <b>twice</b>"),)
     return replace(nights[-1], request=replace(nights[-1].request, subjects=found.tips), hunts=hunts), found
 
 
-def test_step_of_a_branch_is_reported_with_its_commit(watched: tuple[SessionState, BranchLine]) -> None:
+def test_step_of_a_branch_is_reported_with_its_commit(watched: tuple[SessionState, BranchLevels]) -> None:
     """The page also has a link to the hunt."""
     first, second = branch_sentences(*watched)
     assert first == "The series has 8 tips and 1 step:"
@@ -317,7 +317,7 @@ def test_step_of_a_branch_is_reported_with_its_commit(watched: tuple[SessionStat
     assert "main: 8 tips, 1 step" in written and "<b>twice" not in written
 
 
-def test_report_names_later_tips_that_could_not_be_built(watched: tuple[SessionState, BranchLine]) -> None:
+def test_report_names_later_tips_that_could_not_be_built(watched: tuple[SessionState, BranchLevels]) -> None:
     """The summary and the page name the unbuildable tips after the last measured tip."""
     nights = [sample.night(number) for number in range(5)]
     for number in (1, 3, 4):
@@ -327,7 +327,7 @@ def test_report_names_later_tips_that_could_not_be_built(watched: tuple[SessionS
         nights[number].request = replace(request, subjects=(*earlier, tip))
         for each in nights:
             each.runs = [run for run in each.runs if run.facts.commit != tip.commit]
-    found = BranchLine.from_nights(nights)
+    found = BranchLevels.from_nights(nights)
     assert [tip.name for tip in found.tips] == ["tip 0", "tip 2"]
     trial = replace(watched[0], request=replace(watched[0].request, subjects=found.tips), hunts=())
     said = "2 later tips could not be built: <b>tip 3 and <b>tip 4."

@@ -19,7 +19,6 @@ from perfbisect.repository.commits import (
     ReleaseRange,
     Tag,
     UnknownRevision,
-    ambiguous_tags,
     commit_web_page,
     commits_in_set,
     commits_touching,
@@ -29,8 +28,9 @@ from perfbisect.repository.commits import (
     releases_by_pattern,
     releases_in_range,
     resolve_commit,
-    revisions_in,
+    revision_or_range_ends,
     root_commit,
+    tags_named_like_branches,
     unified_diff,
     version_sort_key,
     versions_of_tags,
@@ -93,7 +93,8 @@ def test_name_of_a_tag_and_a_branch_is_ambiguous(git: Repo, repo: Repository) ->
     git("branch", "plain", "HEAD~2")
     assert resolve_commit(repo, "plain", TAGS) == git("rev-parse", "tags/plain^{commit}")
     assert resolve_commit(repo, "heads/plain", TAGS) == git("rev-parse", "HEAD~2")
-    assert ambiguous_tags(repo, ["main", "8.0.28..plain~1", "plain@lto", ":/0", "heads/plain", ""]) == ["plain"]
+    revisions = ["main", "8.0.28..plain~1", "plain@lto", ":/0", "heads/plain", ""]
+    assert tags_named_like_branches(repo, revisions) == ["plain"]
 
 
 def test_error_of_an_unknown_release_names_the_nearest_release(repo: Repository) -> None:
@@ -174,10 +175,10 @@ def test_missing_parts_of_a_damaged_commit_are_empty(git: Repo) -> None:
 
 def test_text_is_read_as_a_revision_or_as_two_ends() -> None:
     for ends in (("v1.0",), ("8.0.28", "8.0.29"), ("HEAD~3", "x^")):
-        assert revisions_in("..".join(ends)) == ends
+        assert revision_or_range_ends("..".join(ends)) == ends
     for text in ("..", "a..", "..b", "a...b", "a..b..c", ""):
         with pytest.raises(UsageError, match=r"neither a revision nor a range of two"):
-            revisions_in(text)
+            revision_or_range_ends(text)
 
 
 def test_set_of_a_range_has_the_commits_that_the_older_end_lacks(git: Repo) -> None:
@@ -294,15 +295,15 @@ def test_releases_of_a_range_exclude_pre_releases_and_other_branches(tagged: Rep
     left_out = (("1.10-rc1", "a pre-release"), ("1.10.1", "2.0 does not contain it"))
     assert releases_in_range(tagged, "1.9..2.0", ["v{version}"]) == ReleaseRange(("1.9", "1.10", "2.0"), left_out)
     by_tags = releases_in_range(tagged, "1.9..2.0", [])
-    assert by_tags.taken == ("v1.9", "v1.10", "v2.0"), "without patterns, releases are named by tags"
+    assert by_tags.included == ("v1.9", "v1.10", "v2.0"), "without patterns, releases are named by tags"
     assert dict(by_tags.left_out).keys() == {"v1.10-rc1", "v1.10.1"}
 
 
 def test_release_range_includes_its_ends(tagged: Repository) -> None:
     """Also an end on a branch, and a release with two tags."""
-    assert releases_in_range(tagged, "v1.9..v1.10.1", ["v{version}"]).taken == ("1.9", "1.10", "1.10.1")
-    assert releases_in_range(tagged, "1.10.1..2.1", ["v{version}"]).taken == ("1.10.1", "2.0", "2.1")
-    assert releases_in_range(tagged, "1.10..2.1", ["v{version}", "{version}"]).taken == ("1.10", "2.0", "2.1")
+    assert releases_in_range(tagged, "v1.9..v1.10.1", ["v{version}"]).included == ("1.9", "1.10", "1.10.1")
+    assert releases_in_range(tagged, "1.10.1..2.1", ["v{version}"]).included == ("1.10.1", "2.0", "2.1")
+    assert releases_in_range(tagged, "1.10..2.1", ["v{version}", "{version}"]).included == ("1.10", "2.0", "2.1")
 
 
 def test_invalid_release_range_is_refused(tagged: Repository) -> None:

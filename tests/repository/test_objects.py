@@ -20,7 +20,7 @@ from perfbisect.repository.git import (
     temporary_folder,
 )
 from perfbisect.repository.library import GitProgress
-from perfbisect.repository.objects import TreeFiles, small_file_texts, top_level_names, tree_files
+from perfbisect.repository.objects import TreeFiles, small_file_texts, top_level_files, tree_files
 from program import executable
 from repos import Repo
 from traps import FILE, FOLDER, LINK, MODULE, OddTrees, Trap
@@ -45,7 +45,7 @@ def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
 
 
 def test_files_and_submodules_of_a_tree_are_read(repo: Repository) -> None:
-    assert top_level_names(repo, "HEAD") == top_level_names(repo, "HEAD^{tree}") == {"zero", "link"}
+    assert top_level_files(repo, "HEAD") == top_level_files(repo, "HEAD^{tree}") == {"zero", "link"}
     found, odd = tree_files(repo, "HEAD"), "a b/\N{REPLACEMENT CHARACTER}\n.c"
     assert (set(found.files), found.submodules) == ({"zero", odd}, ("module",))
     assert small_file_texts(repo, found, ["zero", odd, "absent"]) == {odd: "one\ntwo\N{REPLACEMENT CHARACTER}\n"}

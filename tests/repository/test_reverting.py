@@ -141,7 +141,7 @@ def test_revert_keeps_lines_of_later_commits_beside_its_lines(repo: Repository, 
         (git.path / "a.c").write_bytes(base + more)
         commits.append(git.commit())
     with temporary_revert(repo, commits[2], [commits[1]], []) as made:
-        assert made.beside == ("a.c",)
+        assert made.adjacent_paths == ("a.c",)
         found = ask(made.repository, "show", f"{made.commit}:a.c", errors="surrogateescape")
     lines = (base + b"later\nlatest\n").replace(b"\r\n", b"\n")
     assert found.encode(errors="surrogateescape").replace(b"\r\n", b"\n") == lines

@@ -90,7 +90,7 @@ def place(tmp_path: Path, git: Repo) -> Iterator[Place]:
         made = Place(tmp_path, git, LocalHost("here", PurePosixPath(root)))
         made.recipe(RECIPE)
         yield made
-        assert not (*jobs.running_jobs(made.host), *jobs.orphaned_jobs(made.host)), "no job is left"
+        assert not (*jobs.running_jobs(made.host), *jobs.leaderless_jobs(made.host)), "no job is left"
 
 
 @needs_postgres

@@ -132,7 +132,7 @@ def test_build_host_has_own_clock_and_cache_and_builds_for_all_hosts() -> None:
     assert world.build(3, world_host_number(0)) == Built(3, 600.0, build_host=0)
     assert world.build(4, world_host_number(1)) == Built(4, 600.0, build_host=1)  # the build of 3 is not shared yet
     assert world.clock() == 0.0 and world.clock(world_host_number(0)) == 600.0 and world.now == 0.0
-    world.add_shared_build(3)
+    world.add_build_for_all_hosts(3)
     assert world.build(3) is world.build(3, host=1) is None and world.unused_builds == 1
     world.run(3)
     assert world.unused_builds == 0

@@ -46,7 +46,7 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import ChangeDirection, Policy, PriorKnowledge
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.batches import all_batches, begin_batch
 from perfbisect.store.history import History
@@ -94,7 +94,7 @@ def test_progress_is_not_stored_and_nan_is_refused(history: History) -> None:
 
 
 def test_settings_are_read_as_they_were_written(history: History) -> None:
-    policy = Policy(confidence=0.9, direction=Direction.RISE, max_minutes=1.5)
+    policy = Policy(confidence=0.9, direction=ChangeDirection.RISE, max_minutes=1.5)
     prior = PriorKnowledge(4.5, 0.01, ("small", "large"))
     asked = replace(
         sample.SETTINGS, overrides={"time": 3, "x": True, "y": 0.5, "z": "ä"}, policy=policy, prior=prior, metric="p95"

@@ -27,7 +27,7 @@ from perfbisect.core.domain.settings import (
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.domain.trials import visits_of_round as to_visit
+from perfbisect.core.domain.trials import visits_of_each_round as to_visit
 from perfbisect.core.stats.noise import noise_of_metric
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History

@@ -81,7 +81,7 @@ def test_long_build_or_run_has_a_line_each_minute(
         """The words of the lines that are written at these times."""
         written = len(out.getvalue())
         for clock[0] in times:
-            view.remind()
+            view.write_activity_if_silent()
         return [line.split() for line in out.getvalue()[written:].splitlines()]
 
     for place, (at, event) in enumerate(events):
@@ -92,7 +92,7 @@ def test_long_build_or_run_has_a_line_each_minute(
             lines = reminded(*(at + later for later in (59, 61, 119, 121.5)))
             assert [line[1:3] for line in lines] == [[word, views[place].commit(event.candidate).short_sha]] * 2
             assert out.getvalue().endswith("2 min 2 s so far\n")
-    view.end_hunt(12, clock[0])
+    view.show_hunt_end(12, clock[0])
     assert reminded(clock[0] + 1000) == []
     monkeypatch.setattr("perfbisect.ui.lines.SILENCE", 0.01)
     with closing(PlainLines(out, {12: ""}).start_reminders()) as reminding:
@@ -116,9 +116,9 @@ def test_line_of_a_run_has_the_name_of_its_ratio_or_a_count(events: Events, view
         for (at, event), view in zip(events, views, strict=True)
         if isinstance(event, RunFinished) and view.ratio(event.candidate)
     )
-    assert view.hunt is not None
+    assert view.hunt_start is not None
     (line,) = event_lines(
-        replace(view, state=replace(view.state, started=replace(view.hunt, metric="cpu/o"))), event, at
+        replace(view, state=replace(view.state, started=replace(view.hunt_start, metric="cpu/o"))), event, at
     )
     assert re.search(r"QPS  rcpu/o 0\.7\d\d ", line)
     facts = replace(event.facts, counted="perf-user", operations=1000, counters={"instructions": 5_432_000.0})

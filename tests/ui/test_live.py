@@ -36,7 +36,7 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
-from perfbisect.ui.live import LiveScreen, SafeConsole
+from perfbisect.ui.live import EscapingConsole, LiveScreen
 from perfbisect.ui.screen import screen_lines as drawn
 from perfbisect.ui.session_update import view_after
 from perfbisect.ui.session_view import SessionView, minutes_left
@@ -253,6 +253,6 @@ def test_events_do_not_draw_the_picture(events: Events) -> None:
 
 def test_characters_that_the_encoding_lacks_are_replaced() -> None:
     written = io.BytesIO()
-    terminal = SafeConsole(io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    terminal = EscapingConsole(io.TextIOWrapper(written, encoding="ascii", write_through=True))
     terminal.print("0.9–1.1 × \x1b]0;title", soft_wrap=True)
     assert written.getvalue() == b"0.9-1.1 x \\x1b]0;title\n"

@@ -35,12 +35,12 @@ from perfbisect.core.domain.orders import (
     Purpose,
 )
 from perfbisect.core.inference.classification import Classification
-from perfbisect.hunt.watching import CompletedEvents
+from perfbisect.hunt.watching import RunStartAdder
 from perfbisect.ui.candidates import candidate_table
 from perfbisect.ui.session_update import view_after, view_after_earlier_attempts, view_after_events
 from perfbisect.ui.session_view import (
-    ActiveBuild,
-    ActiveRun,
+    LatestBuild,
+    LatestRun,
     SessionView,
     credible_set_size,
     entropy_in_bits,
@@ -94,20 +94,20 @@ def measured(*rates: tuple[int, float]) -> SessionView:
 
 def test_view_follows_a_build_from_start_to_end() -> None:
     view = after(STARTED, building(1), BuildProgress(1, 30, 120, "compile"))
-    assert view.latest_activity == ActiveBuild(1, 1001.0, 30, 120, "compile")
+    assert view.latest_activity == LatestBuild(1, 1001.0, 30, 120, "compile")
     assert view.classification(1) is Classification.NOW
     view = after(built(1), view=view)
-    assert isinstance(view.latest_activity, ActiveBuild) and view.latest_activity.is_finished
+    assert isinstance(view.latest_activity, LatestBuild) and view.latest_activity.is_finished
     assert view.classification(1) is Classification.BUILT
 
 
 def test_view_follows_a_run_from_start_to_end() -> None:
     view = after(STARTED, building(0), built(0), RunStarted(0, 2, 4, Purpose.ENDS, 12.0))
     view = after(RunProgress(0, 1.0, 90.0), RunProgress(0, 2.0, 110.0), view=view)
-    assert isinstance(view.latest_activity, ActiveRun)
+    assert isinstance(view.latest_activity, LatestRun)
     assert (view.latest_activity.samples, view.highest_rate, view.state.run_count) == ((90.0, 110.0), 110.0, 0)
     view = after(ran(0, 100.0, "a"), view=view)
-    assert isinstance(view.latest_activity, ActiveRun) and view.latest_activity.is_finished
+    assert isinstance(view.latest_activity, LatestRun) and view.latest_activity.is_finished
     assert ([run.qps for run in view.tested[0].runs], view.state.run_count) == ([100.0], 1)
 
 
@@ -123,7 +123,7 @@ def test_skip_is_shown_with_its_reason_without_control_characters() -> None:
 def test_view_keeps_runs_in_the_range_of_the_merge_base_comparison() -> None:
     """Events before the range is known cause no error."""
     view = after(Warned("Early."), BuildProgress(0, 1, 2, ""), RunProgress(0, 1.0, 5.0))
-    assert view.hunt is None and view.commit(3).short_sha == "candidate "
+    assert view.hunt_start is None and view.commit(3).short_sha == "candidate "
     warning = Warned("Something.", "Do something.")
     first = replace(STARTED, candidates=SHAS[:2], commits=1)
     view = after(warning, first, building(1), built(1), ran(1, 100.0, "a"), decided(0.0, 1.0), warning, STARTED)
@@ -173,8 +173,8 @@ def test_view_of_a_resumed_hunt_has_the_earlier_measurements(events: Events, vie
         before.state.log,
         before.ratios_to_good,
     )
-    assert before.hunt is not None
-    resumed = view_after(view, replace(before.hunt, resumed=True), 2e9)
+    assert before.hunt_start is not None
+    resumed = view_after(view, replace(before.hunt_start, resumed=True), 2e9)
     assert resumed.tested == view.tested and resumed.began == 2e9 and resumed.state.verdict is None
 
 
@@ -195,7 +195,7 @@ PARENT = 6  # of the culprit
 
 def stored(events: Events) -> Iterator[tuple[float, Event]]:
     """The events that a history stores, completed with the starts of runs."""
-    completed = CompletedEvents()
+    completed = RunStartAdder()
     for at, event in events:
         if not isinstance(event, LIVE_ONLY):
             yield from ((at, each) for each in completed.with_run_starts(event))
@@ -203,7 +203,7 @@ def stored(events: Events) -> Iterator[tuple[float, Event]]:
 
 def test_no_run_is_inferred_before_a_new_attempt_announces_its_build(events: Events) -> None:
     """A build of an earlier attempt is announced again before its runs."""
-    completed = CompletedEvents()
+    completed = RunStartAdder()
     [began] = [event for _, event in events if isinstance(event, SessionStarted)]
     decided = next(event for _, event in events if isinstance(event, Decided))
     for event in (*(event for _, event in events), began):
@@ -221,7 +221,7 @@ def test_view_of_a_log_equals_the_view_that_followed_the_events(events: Events, 
 def test_view_of_a_stored_log_shows_the_current_run(events: Events) -> None:
     last = max(place for place, (_, event) in enumerate(events) if isinstance(event, RunStarted))
     view = view_after_events(SessionView(), stored(events[: last + 1]))
-    assert isinstance(view.latest_activity, ActiveRun)
+    assert isinstance(view.latest_activity, LatestRun)
     assert (
         view.latest_activity.number,
         view.latest_activity.runs_of_order,
@@ -241,5 +241,5 @@ def test_view_of_a_stored_log_shows_the_study_after_the_verdict(events: Events) 
     counted = Counted(PARENT, next(event.facts for _, event in events if isinstance(event, RunFinished)), "core")
     for log, candidate in ((until, found.step.candidate), ([*until, (at + 1, counted)], PARENT)):
         now = view_after_events(SessionView(), stored(log)).latest_activity
-        assert isinstance(now, ActiveRun)
+        assert isinstance(now, LatestRun)
         assert (now.candidate, now.purpose, now.is_finished) == (candidate, Purpose.EXPLAIN, False)

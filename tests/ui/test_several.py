@@ -35,12 +35,12 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.core.domain.settings import Pairing, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.inference.classification import Classification
-from perfbisect.hunt.watching import CompletedEvents
+from perfbisect.hunt.watching import RunStartAdder
 from perfbisect.ui.lines import JsonLines, PlainLines, event_lines
 from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.screen import screen_lines as drawn
 from perfbisect.ui.session_update import view_after, view_after_earlier_attempts
-from perfbisect.ui.session_view import ActiveRun, SessionRow, SessionView
+from perfbisect.ui.session_view import LatestRun, SessionRow, SessionView
 from sample_hunt import HOST, Events, Tale, followed
 
 # The views of hunts of several workloads that one process carries out.
@@ -66,7 +66,7 @@ def screen(width: int = 100, height: int = 40) -> LiveScreen:
 
 
 def shown(view: LiveScreen, height: int = 40) -> list[str]:
-    lines = [line.plain for line in view.picture_lines(height)]
+    lines = [line.plain for line in view.list_and_hunt_lines(height)]
     assert "\x1b" not in "".join(lines)
     return lines
 
@@ -157,7 +157,7 @@ def test_each_hunt_of_a_batch_has_a_line_and_running_hunts_a_screen() -> None:
 def test_screen_of_several_hunts_fits_the_terminal() -> None:
     for screen_of, height in product((screen, screen_batch), (1, 2, 3, 5, 8, 13, 24)):
         with closing(screen_of(60, height)) as view:
-            lines = [*view.picture_lines(height)]
+            lines = [*view.list_and_hunt_lines(height)]
         assert len(lines) <= height and all(line.cell_len <= 60 for line in lines)
 
 
@@ -234,7 +234,7 @@ def test_screen_shows_a_run_and_two_builds_at_once(ahead: Events, views: list[Se
     cancelled = BuildCancelled(5, Commit(view.sha(5)), 65.0, "b2")
     ended = view_after(view, cancelled, at + 65)
     assert of("b2", ended, at) == "free"
-    assert isinstance(ended.latest_activity, ActiveRun), "the activity of the measuring host stays"
+    assert isinstance(ended.latest_activity, LatestRun), "the activity of the measuring host stays"
     [told] = event_lines(ended, cancelled, at)
     assert f"{'ended':9} b2  {view.sha(5)[:10]}  the build is no longer needed; stopped after 1 min 5 s" in told
 
@@ -246,7 +246,7 @@ def test_screen_shows_that_a_host_waits_for_a_build(ahead: Events, views: list[S
         (at, view)
         for (at, event), view in zip(reversed(ahead), reversed(views), strict=True)
         if isinstance(event, RunFinished)
-        and isinstance(view.latest_activity, ActiveRun)
+        and isinstance(view.latest_activity, LatestRun)
         and view.latest_activity.number == view.latest_activity.runs_of_order
     )
     assert of(HOST.name, view, at).startswith("measur")
@@ -268,7 +268,7 @@ def test_plain_lines_name_the_host(
 
 
 def test_starts_of_runs_are_inferred_from_a_stored_log(ahead: Events) -> None:
-    completed, passing = CompletedEvents(), RunStarted | RunProgress | BuildProgress
+    completed, passing = RunStartAdder(), RunStarted | RunProgress | BuildProgress
     stored = [each for _, event in ahead if not isinstance(event, passing) for each in completed.with_run_starts(event)]
     begun, real = (
         [(event.candidate, event.number, event.host) for event in log if isinstance(event, RunStarted)]
@@ -363,7 +363,7 @@ def test_long_run_has_a_line_each_minute() -> None:
     view = PlainLines(out, {3: ""}, now=lambda: clock[0])
     view.add_events(3, [*comparing(), (1100.0, RunStarted(0, 1, 1, Purpose.ENDS, 0.0, round=1))])
     clock[0] = 1186.0
-    view.remind()
+    view.write_activity_if_silent()
     assert out.getvalue().endswith("  running   round 2 of 2: scan, v1  run 1 of 1, 1 min 26 s so far\n")
 
 
@@ -391,7 +391,7 @@ def test_picture_of_a_trial_has_the_ratios_so_far() -> None:
     assert "  4 of 12 runs" in lines[1]
     assert any(line.split()[:2] == ["scan", "0.500"] for line in lines)
     assert any("v3 is omitted" in line for line in lines)
-    assert all(len([*view.picture_lines(height)]) <= height for height in (2, 4, 8))
+    assert all(len([*view.list_and_hunt_lines(height)]) <= height for height in (2, 4, 8))
     view.add_events(3, [(1030.0, SessionEnded())])
     assert "4 of 12 runs" in left(view)
     narrow, lines = picture(comparing(), width=28)

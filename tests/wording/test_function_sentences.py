@@ -9,7 +9,7 @@ from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.calls import calls_in_one_build, locate_difference
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.explain.functions import function_rows, off_cpu_rows
-from perfbisect.core.explain.profiles import functions_in, waits_by_kind
+from perfbisect.core.explain.profiles import non_system_functions, waits_by_kind
 from perfbisect.wording.functions import location_and_behaviour
 from perfbisect.wording.reasons import function_notes
 from pinned import pinned
@@ -148,7 +148,7 @@ def sentences_of(case: Case) -> str:
     change = ChangeFacts("c", "p", case.changed, case.callers, 1) if case.known else None
     both = [profile("p", case.before)], [profile("c", case.after)]
     rows = function_rows(both, change)
-    seen = functions_in(chain(*both))
+    seen = non_system_functions(chain(*both))
     place = locate_difference(both, rows, change, seen)
     facts = {"changed": case.changed, "change_known": case.known, "metric": case.metric, "location": place}
     facts |= {} if place else {"calls": calls_in_one_build(both, rows, change, seen)}
@@ -174,7 +174,7 @@ def test_sentence_says_that_a_changed_function_is_inlined_into_a_caller() -> Non
         after = {**before, (COPY if around == "insert" else deep): 9000}
         both = [profile("p", before)], [profile("c", after)]
         rows = function_rows(both, change)
-        place = locate_difference(both, rows, change, functions_in(chain(*both)))
+        place = locate_difference(both, rows, change, non_system_functions(chain(*both)))
         found = Explanation("p", "c", functions=rows, location=place, unit="us", changed=("less",), change_known=True)
         assert f"is in `copy`, called below `{around}`, {why}." in " ".join(location_and_behaviour(found))
         assert next(function_notes(rows[0], found.changed)) == f"called below {around}, {inlined}"

@@ -28,8 +28,8 @@ from perfbisect.core.domain.orders import (
     UnsettledRange,
     Verdict,
 )
-from perfbisect.core.domain.settings import Direction
-from perfbisect.wording.quantities import low_to_high, middle, ratio, stopped_run
+from perfbisect.core.domain.settings import ChangeDirection
+from perfbisect.wording.quantities import low_to_high, ratio, ratio_or_bound, stopped_run
 from perfbisect.wording.verdicts import VerdictSentences, effect, exit_status
 from pinned import pinned
 
@@ -66,9 +66,9 @@ class Told:
     by_cpu: bool = False
 
 
-def below(middle: float, least: float, way: Direction | None = None) -> NotReproduced:
+def below(middle: float, least: float, way: ChangeDirection | None = None) -> NotReproduced:
     """A change that is too small to be hunted, or of the other direction."""
-    usual = Direction.DROP if middle < 1 else Direction.RISE
+    usual = ChangeDirection.DROP if middle < 1 else ChangeDirection.RISE
     return NotReproduced(Interval(middle - 1e-6, middle, middle + 1e-6), 1e-5, least=least, direction=way or usual)
 
 
@@ -117,13 +117,15 @@ VERDICTS = {
     "one and an improvement": Told(0, Several((STEP,), (Step(3, 0.99, RISE, (2,)),))),
     "parts left open": Told(2, Several((STEP,), (), OPEN, 0.034)),
     "the same binary": Told(1, NotReproduced(Interval(1.0, 1.0, 1.0), 0.0)),
-    "the other way": Told(1, NotReproduced(Interval(1.05, 1.10, 1.15), 0.02, least=0.02, direction=Direction.DROP)),
+    "the other way": Told(
+        1, NotReproduced(Interval(1.05, 1.10, 1.15), 0.02, least=0.02, direction=ChangeDirection.DROP)
+    ),
     "no more than layout": Told(
-        1, replace(below(0.97, 0.02, Direction.DROP), ratio=Interval(0.95, 0.97, 0.99), detectable=0.02)
+        1, replace(below(0.97, 0.02, ChangeDirection.DROP), ratio=Interval(0.95, 0.97, 0.99), detectable=0.02)
     ),
     **{f"small, {name}": Told(1, below(*of)) for name, of in SMALL.items()},
-    "small and the other way": Told(1, below(1.0005, 0.002, Direction.DROP)),
-    "too small": Told(1, below(0.99996, 0.002, Direction.DROP)),
+    "small and the other way": Told(1, below(1.0005, 0.002, ChangeDirection.DROP)),
+    "too small": Told(1, below(0.99996, 0.002, ChangeDirection.DROP)),
     "ends that were not measured": Told(2, replace(TWO, ratio=UNKNOWN.ratio, reason=Reason.BAD_UNMEASURABLE)),
     "probably several": Told(2, replace(TWO, several=0.9)),
     "many suspects": Told(2, replace(TWO, candidates=tuple(range(1, 41)), probabilities=(0.025,) * 40)),
@@ -136,11 +138,18 @@ def commit_of(candidate: int) -> Commit:
 
 def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> VerdictSentences:
     """The sentences about a hunt whose state has only the values ``known``."""
-    state = {"id": 7, "pairing": None, "belief": None, "started": None, "hosts": (), "latest_build": lambda _: None}
+    state = {
+        "id": 7,
+        "pairing": None,
+        "belief": None,
+        "started": None,
+        "hosts_if_several": (),
+        "latest_build": lambda _: None,
+    }
     state |= {
         "commits": ("",) * 1000,
         "runs_of_equal_binaries": lambda *_: [],
-        "runs_of_step": lambda *_, exact: ([], []),
+        "runs_of_step": lambda *_, counted: ([], []),
     }  # nothing is counted
     known = (
         state | {"facts_of": lambda _: NOT_SKIPPED, "chosen": SimpleNamespace(usual=usual), "metric": metric} | known
@@ -193,14 +202,18 @@ def test_advice_depends_on_why_the_commits_were_skipped() -> None:
 def test_ratios_with_one_or_two_known_ends_are_formatted() -> None:
     less, more, known = Interval(0.0, 0.2, 0.204), Interval(4.92, 5.0, math.inf), Interval(0.7, 0.71, 0.72)
     for interval, short in ((less, "<0.204"), (more, ">4.920")):
-        assert ratio(interval) == low_to_high(interval) == middle(interval) == short
+        assert ratio(interval) == low_to_high(interval) == ratio_or_bound(interval) == short
     assert [effect(each, "qps") for each in (less, more)] == [
         "at least 4.90 times slower",
         "at least 4.92 times faster",
     ]
     assert effect(less, "latency") == "at least 4.90 times faster"
     assert effect(more, "latency") == "at least 4.92 times slower"
-    assert (ratio(known), middle(known), effect(known, "qps")) == ("0.710 (0.700–0.720)", "0.710", "a drop of 29 %")
+    assert (ratio(known), ratio_or_bound(known), effect(known, "qps")) == (
+        "0.710 (0.700–0.720)",
+        "0.710",
+        "a drop of 29 %",
+    )
     wild = Interval(3.54e-07, 0.56, 261_663_739.84)
     assert (low_to_high(wild), ratio(wild), low_to_high(Interval(0.0, 1.0, math.inf))) == ("–", "0.560 (–)", "–")
     assert ratio(Interval(98.0, 2160.4, 47_600.2)) == "2,160 (98.000–47,600)"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import sample_hunt
 from installed_servers import BUILDERS, WORKLOADS, Installed
 from labs import lab_of, measure, runs
-from perfbisect.core.domain.metrics import CLIENT_BUSY, background_share, worst_background
+from perfbisect.core.domain.metrics import CLIENT_BUSY, most_delayed_background, share_of_required_rate
 from perfbisect.core.domain.orders import PlannedRuns
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure.studies import parse_plans, shortened_for_statements
@@ -153,7 +153,7 @@ def test_unsustainable_background_rate_is_reported(server: Server) -> None:
     assert (inserted, deleted) == (done(outcome, "insert"), done(outcome, "delete"))
     assert outcome.operations
     assert outcome.counters["insert-due"] == outcome.counters["insert-rate"] == 10_000_000 * CLIENTS
-    found = worst_background([dataclasses.replace(sample_hunt.run(0, 0.0), counters=outcome.counters)])
+    found = most_delayed_background([dataclasses.replace(sample_hunt.run(0, 0.0), counters=outcome.counters)])
     assert found
     assert not found.sustained
 
@@ -206,4 +206,4 @@ def test_visit_measures_a_step_of_the_suite(builder: Builder, git: Repo) -> None
         (run,) = runs(measure(lab, PlannedRuns(0, 1)))
         assert run.operations == run.counters["query-done"]
         assert run.counters["insert-due"] == 2 * 500, "without the warm-up"
-        assert background_share(run)
+        assert share_of_required_rate(run)

@@ -15,7 +15,7 @@ from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, prepare_script, script
 from perfbisect.lab.workload.sysbench import RunResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
-from perfbisect.recipes.workload import Option, Workload, read_suite, workloads_by_driver
+from perfbisect.recipes.workload import Option, Workload, read_suite, workloads_for_each_driver
 
 FOLDER = WORKLOADS / "sysbench"
 SUITE = read_suite(FOLDER / "suite.toml")
@@ -27,7 +27,7 @@ SMALL: Mapping[str, Option] = {"tables": TABLES, "table-size": SIZE}
 
 def test_drivers_seeds_and_operations_of_workloads() -> None:
     """Each workload has both drivers. Workloads that write have a new seed in each run. Transactions count queries."""
-    found = workloads_by_driver(SUITE)
+    found = workloads_for_each_driver(SUITE)
     assert (len(found), {workload.driver for workload in found}) == (2 * len(ALL), set(SYSBENCH_DRIVERS))
     assert {name for name, workload in ALL.items() if workload.args.get("rand-seed") == 0} == WRITE
     for workload in ALL.values():

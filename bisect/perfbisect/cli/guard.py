@@ -51,8 +51,8 @@ class LoginGuard:
     password_file: Path | None
     token_file: Path | None
     address: str  # address on which the server listens; without a login, other machines must not reach it
-    admitted: set[bytes] = field(default_factory=set)  # digests of (stored hash, right password), which save time later
-    turn: threading.Lock = field(default_factory=threading.Lock)  # one hash is computed at a time
+    verified_digests: set[bytes] = field(default_factory=set)  # of (stored hash, right password); they save time later
+    hash_lock: threading.Lock = field(default_factory=threading.Lock)  # one hash is computed at a time
 
     def has_login(self) -> bool:
         """Whether a password file or a token file is configured, so that users must log in. Raises UsageError if one of
@@ -60,7 +60,7 @@ class LoginGuard:
         """
         if self.password_file and not read_passwords(self.password_file):
             text = f"The password file {self.password_file} has no names."
-            raise UsageError(text, f"Add a name: {add_user_command(self.password_file)}")
+            raise UsageError(text, f"Add a name: {command_to_add_user(self.password_file)}")
         if self.token_file:
             read_token(self.token_file)
         return bool(self.password_file or self.token_file)
@@ -108,11 +108,11 @@ class LoginGuard:
         cost = max((stored[4:6] for stored in lines.values()), default="12")
         stored = lines.get(user.decode(errors="replace"), f"$2b${cost}${NO_HASH}")
         digest = hashlib.sha256(stored.encode() + password).digest()
-        if digest not in self.admitted:
-            with self.turn:
+        if digest not in self.verified_digests:
+            with self.hash_lock:
                 if not matches_hash(password, stored):
                     return False
-            self.admitted.add(digest)
+            self.verified_digests.add(digest)
         return True
 
     def page_address(self, port: int) -> str:
@@ -143,12 +143,12 @@ def read_passwords(path: Path) -> dict[str, str]:
     Raises UsageError with the number of the line if a line is invalid.
     """
     hashes = {}
-    for number, line in enumerate(private_text(path, f"Create it: {add_user_command(path)}").splitlines(), 1):
+    for number, line in enumerate(private_text(path, f"Create it: {command_to_add_user(path)}").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             name, _, stored = line.strip().partition(":")
             if not (NAME.fullmatch(name) and HASH.fullmatch(stored)):
                 sentence = f"Line {number} of {path} is not NAME:HASH with a bcrypt hash of a cost up to 15."
-                raise UsageError(sentence, f"Replace the line: {add_user_command(path)}")
+                raise UsageError(sentence, f"Replace the line: {command_to_add_user(path)}")
             hashes[name] = stored
     return hashes
 
@@ -177,7 +177,7 @@ def private_text(path: Path, advice: str = "") -> str:
         raise UsageError(f"{path} cannot be read: {trouble.strerror}.", advice) from None
 
 
-def add_user_command(path: Path) -> str:
+def command_to_add_user(path: Path) -> str:
     """The command that adds a name to a password file."""
     return shell_words(["bisect", "serve", "--add-user", "NAME", "--password-file", str(path)])
 

@@ -29,7 +29,7 @@ from perfbisect.store.listing import SessionSummary
 if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
     from perfbisect.report.document import Cell
-    from perfbisect.report.page.pages import WatchedLine
+    from perfbisect.report.page.pages import LineChart
 
 OF_ORIGIN = rf"(?:{ORIGIN.pattern}:)?"
 PAGE = re.compile(rf"/(?:hunt-({OF_ORIGIN}\d{{1,18}})|({OF_ORIGIN}[cnp]\d{{1,18}}))\.html", re.ASCII)
@@ -48,7 +48,7 @@ class Pages:
     history: Path | None
     central: str | None
     # Ids of ended trials → the lines that these trials show.
-    drawn_lines: "dict[tuple[str, ...], list[WatchedLine]]" = field(default_factory=dict)
+    drawn_charts: "dict[tuple[str, ...], list[LineChart]]" = field(default_factory=dict)
 
     def answer(self, path: str) -> Answer:
         """The answer to a request for ``path``: the page, or the status 404 and a sentence if there is no such page."""
@@ -65,7 +65,7 @@ class Pages:
                     sessions = opened.hunts_and_trials()
                 if path == "/all":
                     return 200, {}, index_page(sessions, self.id_cell, parent_address="./")
-                return 200, {}, dashboard_page(sessions, self.watched_lines(sessions), self.id_cell, time.time())
+                return 200, {}, dashboard_page(sessions, self.dashboard_charts(sessions), self.id_cell, time.time())
         except CentralFailure:
             return 503, {}, AWAY
         except PerfBisectError as trouble:
@@ -96,7 +96,7 @@ class Pages:
         name = self.session_id(session)
         return Cell(name, link=quote(page_name(name)))
 
-    def watched_lines(self, sessions: Sequence[SessionSummary]) -> "list[WatchedLine]":
+    def dashboard_charts(self, sessions: Sequence[SessionSummary]) -> "list[LineChart]":
         """The line charts of the watched branches, then of the newest series of releases. A chart shows the trials of
         one branch or series that have the same builder, host, metric and workloads.
         """
@@ -111,29 +111,30 @@ class Pages:
         newest = sorted(groups.values(), key=lambda trials: (bool(trials[-1].branch), trials[-1].started), reverse=True)
         shown = [trials[-LONGEST if trials[-1].branch else -1 :] for trials in newest[:LINES]]
         by_names = {tuple(map(self.session_id, trials)): trials for trials in shown}
-        self.drawn_lines = drawn = {
-            key: self.drawn_lines.get(key) or self.lines_of_trials(trials) for key, trials in by_names.items()
+        self.drawn_charts = drawn = {
+            key: self.drawn_charts.get(key) or self.charts_of_trials(trials) for key, trials in by_names.items()
         }
-        return [line for lines_of_group in drawn.values() for line in lines_of_group]
+        return [chart for charts in drawn.values() for chart in charts]
 
-    def lines_of_trials(self, trials: Sequence[SessionSummary]) -> "list[WatchedLine]":
+    def charts_of_trials(self, trials: Sequence[SessionSummary]) -> "list[LineChart]":
         """The line charts of the trials of a series or a branch; trials with different settings are on different
         charts.
 
         Damaged sessions are left out.
         """
         from perfbisect.hunt.nightly import line_key
-        from perfbisect.report.page.pages import watched_lines
+        from perfbisect.report.page.pages import branch_or_series_charts
 
         read: dict[str, list[tuple[SessionSummary, SessionState]]] = {}
         for session in trials:
             with suppress(PerfBisectError), self.opened_session(self.session_id(session)) as (history, name, _):
                 trial = history.trial(str(name))
                 read.setdefault(repr(line_key(history.settings(trial.id))), []).append((session, trial))
-        lines = (
-            watched_lines([trial for _, trial in pairs], self.id_cell(pairs[-1][0]).link) for pairs in read.values()
+        charts = (
+            branch_or_series_charts([trial for _, trial in pairs], self.id_cell(pairs[-1][0]).link)
+            for pairs in read.values()
         )
-        return [line for branch_lines in lines for line in branch_lines]
+        return [chart for charts_of_key in charts for chart in charts_of_key]
 
 
 def serve_pages(family: int, port: int, guard: LoginGuard, pages: Pages, *, open_browser: bool) -> None:

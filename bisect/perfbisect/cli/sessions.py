@@ -72,9 +72,9 @@ def view_opener(
             if view_name == "json":
                 return JsonLines(out, titles)
             return PlainLines(out, titles, report, together=several, quiet=quiet).start_reminders()
-        from perfbisect.ui.live import LiveScreen, SafeConsole
+        from perfbisect.ui.live import EscapingConsole, LiveScreen
 
-        return LiveScreen(SafeConsole(out), titles, report, together=several, keep=stream is None)
+        return LiveScreen(EscapingConsole(out), titles, report, together=several, keep=stream is None)
 
     return opened
 
@@ -148,7 +148,7 @@ def run_and_print_hunts(
 
     ``resume_command`` is the command that continues the hunts after an interruption.
     """
-    from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_text
+    from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, end_batch_if_complete, locked_hosts, state_text
     from perfbisect.ui.session_view import SessionRow
 
     def show() -> None:
@@ -168,25 +168,27 @@ def run_and_print_hunts(
     open_ones = [task for task in tasks if task.status not in VERDICTS]
     for task in open_ones:
         note(f"{printable(task.title)}: {printable(state_text(task, history))}")
-        note(f"  output: {task.log(history)}")
+        note(f"  output: {task.output_file(history)}")
     say(f"{len(tasks) - len(open_ones)} of {count(len(tasks), 'hunt')} ended with a verdict.")
     for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):
-        say(f"To write their pages: {bisect_command('report', read_batch_at_end(history, number).name, path)}")
+        say(f"To write their pages: {bisect_command('report', end_batch_if_complete(history, number).name, path)}")
     if open_ones:
         note(f"To continue the hunts without a verdict: {resume_command}")
     return max((task.status or 0 for task in tasks), default=0)
 
 
 def measured_trial(setup: "SessionSetup", given: CommandOptions, notifier: "Notifier") -> "Ended":
-    """Begin a trial; see ``trial_after``."""
+    """Begin a trial; see ``carry_out_trial``."""
     from perfbisect.hunt.session import begin
 
     if not given.form:
         announce_build_system(setup.settings)
-    return trial_after(lambda caller: begin([setup], caller), given, notifier)
+    return carry_out_trial(lambda caller: begin([setup], caller), given, notifier)
 
 
-def trial_after(carry_out: "CarryOut", given: CommandOptions, notifier: "Notifier", view: str | None = None) -> "Ended":
+def carry_out_trial(
+    carry_out: "CarryOut", given: CommandOptions, notifier: "Notifier", view: str | None = None
+) -> "Ended":
     """Carry out a trial by calling ``carry_out``. Returns the trial and, if the trial was interrupted after its begin,
     the error Interrupted; otherwise None.
 
@@ -217,28 +219,28 @@ def hunt_differing_results(
 
     from perfbisect.core.domain.settings import Policy
     from perfbisect.core.stats.paired_comparison import compare_builds
-    from perfbisect.hunt.attempt import with_outputs
-    from perfbisect.hunt.drop_hunts import comparison_of_ends, settings_of_changed_results, with_measured_ends
+    from perfbisect.hunt.attempt import settings_for_results
+    from perfbisect.hunt.drop_hunts import comparison_of_ends, hunt_settings_by_result, with_measured_ends
     from perfbisect.hunt.notification import Notifier
     from perfbisect.hunt.resolve import worse_direction
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import SessionSetup
     from perfbisect.report.command_line import command_to_run
-    from perfbisect.wording.trials import difference_lines
+    from perfbisect.wording.trials import changed_result_lines
 
-    history, notifier = given.history, caller.begun
+    history, notifier = given.history, caller.on_begin
     assert isinstance(notifier, Notifier)
     begun = int(notifier.names.pop())  # number of the hunt, which the comparison of all results replaces
     note(f"{several} First, good and bad are compared in all results.")
     with closing(History.open(history)) as opened:
-        recognised = with_outputs(opened, settings, several.outputs)
+        recognised = settings_for_results(opened, settings, several.outputs)
     quiet = CommandOptions(history=history, waiting=given.waiting, form="")
     ends = comparison_of_ends(recognised, several.outputs, given.waiting)
-    trial, cut = trial_after(
+    trial, cut = carry_out_trial(
         lambda results_caller: begin([ends], results_caller, replaced=begun), quiet, Notifier((), history, note)
     )
     tell = note if given.view == "json" else say
-    tell("\n".join(difference_lines(trial, compare_builds(trial, trial.request.metric))))
+    tell("\n".join(changed_result_lines(trial, compare_builds(trial, trial.request.metric))))
     policy, again = recognised.policy, f"{bisect_command('compare', trial.name, history)} --hunt"
     again = f"To continue after an interruption: {again}{'' if recognised.explain else ' --no-explain'}"
     default = replace(policy.unlimited(), direction=worse_direction(recognised.metric), min_effect=Policy().min_effect)
@@ -248,7 +250,7 @@ def hunt_differing_results(
     if cut:
         note(str(cut))
         return INTERRUPTED
-    hunts = settings_of_changed_results(recognised, trial)
+    hunts = hunt_settings_by_result(recognised, trial)
     if not hunts:
         note("No hunt begins: no result differs significantly, in the hunted direction, by at least --min-effect.")
         return NOTHING

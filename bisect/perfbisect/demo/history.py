@@ -93,21 +93,20 @@ def tree_after(changes: Iterable[Change], tree: Tree) -> Tree:
     return tree
 
 
-Unit = tuple[Change, ...]  # successive changes on one branch
+ChangeSequence = tuple[Change, ...]  # successive changes on one branch
 
 OPTIONAL = ("documentation", "comments", "refactorings", "tests", "features")
 ALWAYS = {"children-without-division"}  # a small improvement that every history has
 FIXED_TOGETHER = "both-fixed"
 
 
-def choose_units(random: Random, commit_count: int, features: Iterable[Change]) -> list[Unit]:
-    """Units (successive changes on one branch) with ``commit_count`` changes in all, in an order that can be applied.
+def choose_change_sequences(random: Random, commit_count: int, features: Iterable[Change]) -> list[ChangeSequence]:
+    """Sequences with ``commit_count`` changes in all, among them ``features``, in an order that can be applied.
 
-    The changes include ``features``. Raises ValueError if there are too few or too
-    many changes for ``commit_count``.
+    Raises ValueError if there are too few or too many changes for ``commit_count``.
     """
-    units = [*_broken_units(random), *((change,) for change in features)]
-    optional_count = commit_count - sum(map(len, units))
+    sequences = [*_broken_sequences(random), *((change,) for change in features)]
+    optional_count = commit_count - sum(map(len, sequences))
     optional = [change for kind in OPTIONAL for change in read_changes(kind)]
     if not len(ALWAYS) <= optional_count <= len(optional):
         available = f"there are {len(optional)} changes to choose from, and {optional_count} are needed"
@@ -116,14 +115,14 @@ def choose_units(random: Random, commit_count: int, features: Iterable[Change]) 
     while len(optional) > optional_count:
         needed = ALWAYS.union(*(change.needs for change in optional))
         optional.remove(next(change for change in optional if change.name not in needed))
-    units += ((change,) for change in optional)
-    random.shuffle(units)
-    return _ordered_by_needs(units)
+    sequences += ((change,) for change in optional)
+    random.shuffle(sequences)
+    return _ordered_by_needs(sequences)
 
 
-def _broken_units(random: Random) -> list[Unit]:
-    """The units with the two changes that do not compile, and with their fixes. Either each change is followed by its
-    fix, or both changes are followed by a single fix."""
+def _broken_sequences(random: Random) -> list[ChangeSequence]:
+    """The sequences with the two changes that do not compile, and with their fixes. Either each change is followed by
+    its fix, or both changes are followed by a single fix."""
     first, first_fix, second, second_fix = read_changes("broken")
     if random.random() < 0.5:
         return [(first, first_fix), (second, second_fix)]
@@ -131,12 +130,12 @@ def _broken_units(random: Random) -> list[Unit]:
     return [(first, second, fix)]
 
 
-def _ordered_by_needs(units: Sequence[Unit]) -> list[Unit]:
-    """The units in the given order, except that each unit comes after the changes that its first change needs."""
-    waiting, ordered = list(units), list[Unit]()
+def _ordered_by_needs(sequences: Sequence[ChangeSequence]) -> list[ChangeSequence]:
+    """The sequences in the given order, but each sequence comes after the changes that its first change needs."""
+    waiting, ordered = list(sequences), list[ChangeSequence]()
     while waiting:
         done = {change.name for change in chain(*ordered)}
-        ready = next(unit for unit in waiting if done.issuperset(*(c.needs for c in unit[:1])))
+        ready = next(sequence for sequence in waiting if done.issuperset(*(c.needs for c in sequence[:1])))
         waiting.remove(ready)
         ordered.append(ready)
     return ordered
@@ -237,8 +236,9 @@ def draw_plan(seed: int, commit_count: int, drop: float | None, planted_count: i
     index = [(effort if change.name == feature else RARE).fill_placeholders(change) for change in read_changes("index")]
     further = read_changes("further")[: planted_count - 1]
     for _ in range(TRIES):
-        units = choose_units(random, commit_count - 3, [*index, *further])  # two merges and the release are added later
-        steps = _planned_commits(units, random)
+        # Two merges and the release are added later.
+        sequences = choose_change_sequences(random, commit_count - 3, [*index, *further])
+        steps = _planned_commits(sequences, random)
         position_of = {step.change.name: at for at, step in enumerate(steps, 1)}
         planted = position_of.get(feature, 0)
         on_main = len(steps)  # the walk along first parents ends at the planted commit or before it
@@ -251,47 +251,47 @@ def draw_plan(seed: int, commit_count: int, drop: float | None, planted_count: i
     raise ValueError(f"seed {seed} gives no history of {commit_count} commits")
 
 
-def _planned_commits(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
-    """The commits of ``units`` and of the release, with two side branches; empty if these are not possible."""
+def _planned_commits(sequences: Sequence[ChangeSequence], random: Random) -> tuple[PlannedCommit, ...]:
+    """The commits of ``sequences`` and of the release, with two side branches; empty if these are not possible."""
     names = random.sample(BRANCHES, 2)
     lengths = random.choices(LENGTHS, k=2)
-    middle = len(units) // 2
-    starts = (random.randrange(middle - lengths[0]), random.randrange(middle, len(units) - lengths[1]))
+    middle = len(sequences) // 2
+    starts = (random.randrange(middle - lengths[0]), random.randrange(middle, len(sequences) - lengths[1]))
     steps: list[PlannedCommit] = []
     main = done = 0
     for name, start, length in zip(names, starts, lengths, strict=True):
-        main = _append_units(steps, units[done:start], main)
+        main = _append_sequences(steps, sequences[done:start], main)
         done = start + length
-        sides = _side_branch_members(units[start:done], random)
+        sides = _side_branch_members(sequences[start:done], random)
         if not sides:
             return ()
         tips = {False: main, True: main}  # of the main line and of the side branch
-        for unit, side in zip(units[start:done], sides, strict=True):
-            tips[side] = _append_units(steps, [unit], tips[side])
+        for sequence, side in zip(sequences[start:done], sides, strict=True):
+            tips[side] = _append_sequences(steps, [sequence], tips[side])
         steps.append(PlannedCommit(Change(f"merge-{name}", f"Merge branch '{name}'", ()), (tips[False], tips[True])))
         main = len(steps)
-    main = _append_units(steps, units[done:], main)
-    _append_units(steps, [read_changes("release")], main)
+    main = _append_sequences(steps, sequences[done:], main)
+    _append_sequences(steps, [read_changes("release")], main)
     return tuple(steps)
 
 
-def _append_units(commits: list[PlannedCommit], units: Sequence[Unit], parent: int) -> int:
-    """Append the changes of ``units`` as a chain of commits after ``parent``; return the position of the last."""
-    for change in chain(*units):
+def _append_sequences(commits: list[PlannedCommit], sequences: Sequence[ChangeSequence], parent: int) -> int:
+    """Append the changes of ``sequences`` as a chain of commits after ``parent``; return the position of the last."""
+    for change in chain(*sequences):
         commits.append(PlannedCommit(change, (parent,)))
         parent = len(commits)
     return parent
 
 
-def _side_branch_members(units: Sequence[Unit], random: Random) -> list[bool]:
-    """For each unit, whether the unit is on the side branch, drawn at random; empty if the drawn branches are not
-    possible, for example because a change on one branch needs a change on the other branch.
+def _side_branch_members(sequences: Sequence[ChangeSequence], random: Random) -> list[bool]:
+    """For each sequence, whether the sequence is on the side branch, drawn at random; empty if the drawn branches are
+    not possible, for example because a change on one branch needs a change on the other branch.
     """
-    sides = [random.random() < 0.5 for _ in units]
-    placed = [*zip(units, sides, strict=True)]
-    side_of = {unit[0].name: side for unit, side in placed}
-    dependent = any(side_of.get(need, side) is not side for unit, side in placed for need in unit[0].needs)
-    fits = not dependent and sum(sides) >= 2 and not all(sides) and all(len(unit) == 1 for unit in units)
+    sides = [random.random() < 0.5 for _ in sequences]
+    placed = [*zip(sequences, sides, strict=True)]
+    side_of = {sequence[0].name: side for sequence, side in placed}
+    dependent = any(side_of.get(need, side) is not side for sequence, side in placed for need in sequence[0].needs)
+    fits = not dependent and sum(sides) >= 2 and not all(sides) and all(len(sequence) == 1 for sequence in sequences)
     return sides if fits else []
 
 

@@ -102,10 +102,9 @@ def _parser_of_first_group(pattern: str, convert: Callable[[str], T]) -> Callabl
     return read
 
 
-def _lookup_parser(**answers: T) -> Callable[[str], T | None]:
-    """A parser that returns the value that ``answers`` has for the output; None if ``answers`` does not contain the
-    output."""
-    return lambda text: answers.get(text.strip())
+def _lookup_parser(**value_by_output: T) -> Callable[[str], T | None]:
+    """A parser that returns the value of ``value_by_output`` for the output; None if the output is not a key."""
+    return lambda text: value_by_output.get(text.strip())
 
 
 def _lscpu_fact(field: str, convert: Callable[[str], T | None]) -> Fact[T]:
@@ -271,7 +270,7 @@ def free_bytes(host: Host) -> int | None:
     return read_fact(host, free_bytes_fact(host.root))
 
 
-def is_disk_full(host: Host) -> bool:
+def is_disk_nearly_full(host: Host) -> bool:
     """Whether the disk of the root folder is nearly full; a failure is then probably caused by the full disk, not by
     the commit."""
     available = free_bytes(host)

@@ -109,10 +109,10 @@ def start(
     identifier = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_NAME.sub('_', name)}-{secrets.token_hex(3)}"
     folder = host.root / "jobs" / identifier
     where = cwd or host.root
-    command = _command_file(host, argv, where, env, timeout)
+    command = _command_file_text(host, argv, where, env, timeout)
     streams = "merged" if merge_stderr else "apart"
     limits = [str(int(timeout)), COLLECT + FINISH + LEADER, str(HEAD), str(TAIL)]
-    arguments = [str(folder), str(where), program, str(temp_folder(host)), streams, *limits]
+    arguments = [str(folder), str(where), program, str(temp_files_folder(host)), streams, *limits]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
         started = host.run(["sh", "-c", START, "start", *arguments], env=search, stdin=command, check=False)
@@ -146,7 +146,7 @@ def run(
     """
     _check_length(argv, env or {})
     # The script's own time limit is longer, so that the time limit of ``run`` applies first.
-    command = _command_file(host, argv, cwd or host.root, env, timeout + GRACE)
+    command = _command_file_text(host, argv, cwd or host.root, env, timeout + GRACE)
     try:
         result = host.run(["sh", "-c", command], timeout=timeout, check=False)
     except TooMuchOutput as flood:
@@ -161,7 +161,7 @@ def running_jobs(host: Host) -> tuple[Job, ...]:
     return _jobs_in_state(host, "running")
 
 
-def orphaned_jobs(host: Host) -> tuple[Job, ...]:
+def leaderless_jobs(host: Host) -> tuple[Job, ...]:
     """The jobs without an exit status whose leader was killed, and of which other processes still run."""
     return _jobs_in_state(host, "orphaned")
 
@@ -290,17 +290,17 @@ def taskset(cpus: str) -> list[str]:
     return ["taskset", "-c", cpus] if cpus else []
 
 
-def temp_folder(host: Host) -> PurePosixPath:
+def temp_files_folder(host: Host) -> PurePosixPath:
     """The folder of temporary files. A hunt that begins removes the temporary files that killed processes have left in
     this folder."""
     return host.root / "tmp"
 
 
-def _command_file(
+def _command_file_text(
     host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str] | None, timeout: float
 ) -> str:
     """The content of the job's file ``command``."""
-    variables = {"LC_ALL": "C", "TMPDIR": str(temp_folder(host)), **(env or {})}
+    variables = {"LC_ALL": "C", "TMPDIR": str(temp_files_folder(host)), **(env or {})}
     settings = shlex.join(f"{name}={value}" for name, value in variables.items())
     limit = ["timeout", "-k", f"{GRACE:g}", f"{timeout:g}"]
     return (

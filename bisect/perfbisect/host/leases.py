@@ -140,7 +140,7 @@ def leased_machine(name: str) -> LeasedMachine:
     return _held[name]
 
 
-def is_leased(name: str) -> bool:
+def is_leased_by_this_process(name: str) -> bool:
     """Whether this process has leased a machine for the host ``name``."""
     return name in _held
 
@@ -197,7 +197,7 @@ def release_jobs_of_killed_sessions(say: PrintMessage) -> None:
                     pass  # a file system without locks
                 if not path.exists():
                     continue
-                if why := _release_error(record.release):
+                if why := _release_job_or_reason(record.release):
                     say(f"{record} could not be released: {why}.")
                 else:
                     path.unlink()
@@ -236,7 +236,7 @@ def lease_machines(request: LeaseRequest, show: ShowQueue, say: PrintMessage) ->
     job = Acquisition(request, values)
     path = store_record(record)
     try:
-        for name, (address, number) in _addresses_by_host(request, _acquire(job, show)):
+        for name, (address, number) in _addresses_by_host(request, _wait_for_leases(job, show)):
             job.machines.append(LeasedMachine(name, address, number, job))
         _held.update({leased_machine.name: leased_machine for leased_machine in job.machines})
         if lease.renew:
@@ -247,7 +247,7 @@ def lease_machines(request: LeaseRequest, show: ShowQueue, say: PrintMessage) ->
         for leased_machine in job.machines:
             if _held.get(leased_machine.name) is leased_machine:  # another machine may have been leased under this name
                 del _held[leased_machine.name]
-        if why := "" if job.refused else _release_error(release):
+        if why := "" if job.refused else _release_job_or_reason(release):
             store_record(
                 msgspec.structs.replace(record, process=f"{process.machine_identity()} 0 0")
             )  # the record then names no process
@@ -256,7 +256,7 @@ def lease_machines(request: LeaseRequest, show: ShowQueue, say: PrintMessage) ->
             path.unlink(missing_ok=True)
 
 
-def _acquire(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
+def _wait_for_leases(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]:
     """Wait in the queue; return the address of each machine, and the scheduler's name for its lease.
 
     If the user interrupts the wait, the scheduler's command is ended, and its place in the queue is lost.
@@ -349,7 +349,7 @@ def run_briefly(command: Sequence[str], stdin: str = "", timeout: float = LIMIT)
     return done.returncode, last_line(done.stderr or done.stdout) if done.returncode else done.stdout
 
 
-def _release_error(command: Sequence[str]) -> str:
+def _release_job_or_reason(command: Sequence[str]) -> str:
     """Release a job; return the reason why this failed, or ""."""
     status, reason = run_briefly(command)
     return "" if status == 0 else reason or f"{command[0]} ended with status {status}"

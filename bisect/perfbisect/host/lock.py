@@ -34,7 +34,14 @@ import msgspec
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.host.protocol import Host
-from perfbisect.process import is_local_process, is_running, start_ticks, this_process_identity, uptime, user_name
+from perfbisect.process import (
+    is_local_process,
+    is_running,
+    seconds_since_boot,
+    start_ticks,
+    this_process_identity,
+    user_name,
+)
 
 BEAT = 60.0  # seconds between two heartbeats
 ABANDONED = 10 * BEAT  # seconds without a heartbeat after which the owner has ended, or cannot reach the host
@@ -105,7 +112,7 @@ class LockOwner(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class LiveTicket:
     """A ticket whose last heartbeat is less than ten minutes old."""
 
     name: str
@@ -125,7 +132,7 @@ class HostLock:
         self.ticket = f"perfbisect-lock.{secrets.token_hex(8)}"
         self.place = ""
         self.lost = False
-        self.seen = uptime()  # when the last heartbeat arrived
+        self.seen = seconds_since_boot()  # when the last heartbeat arrived
         self._mode, self._since = _WAITS, ""
         self._shared = False  # whether the session has the machine as another host, for which the queue waits
         self._ended = threading.Event()
@@ -172,7 +179,7 @@ class HostLock:
         self.purpose = f"{kind} {name} {about}"
         self._write_ticket(_HOLDS)
 
-    def _write_ticket(self, mode: str) -> list[Ticket]:
+    def _write_ticket(self, mode: str) -> list[LiveTicket]:
         """Write the ticket with the file mode ``mode``, and return the tickets of other sessions."""
         with self._writing:
             if mode != self._mode or not self._since:
@@ -184,7 +191,7 @@ class HostLock:
             self.place = next((str(ticket.queue_place[0]) for ticket in tickets if ticket.name == self.ticket), "")
             if not self.place:
                 raise _no_ticket_error(self.host, "files that are written there disappear at once")
-            self.seen = uptime()
+            self.seen = seconds_since_boot()
             foreign = [ticket for ticket in tickets if ticket.owner.session != self.session]
             self._shared = any(
                 ticket.has_lock and ticket.name != self.ticket and ticket not in foreign for ticket in tickets
@@ -194,7 +201,7 @@ class HostLock:
     def check_held(self) -> None:
         """Raise EnvironmentFailure if another session has taken the lock, because this lock had no heartbeat for too
         long."""
-        if uptime() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
+        if seconds_since_boot() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
             self._sign()
         if self.lost:
             text = f"host {self.host.name} could not be reached for so long that another session has taken the host"
@@ -217,14 +224,14 @@ class HostLock:
 
     def _sign(self) -> None:
         with self._writing:
-            silent = uptime() - self.seen > ABANDONED - BEAT
+            silent = seconds_since_boot() - self.seen > ABANDONED - BEAT
             tickets = _tickets(self.host, self.ticket)
             if all(ticket.name != self.ticket for ticket in tickets) and not self._ended.is_set():
                 silent, tickets = True, self._write_ticket(self._mode)  # the ticket file was removed
             self.lost = self.lost or (
                 silent and any(ticket.has_lock and ticket.owner.session != self.session for ticket in tickets)
             )
-            self.seen = uptime()
+            self.seen = seconds_since_boot()
 
     def release(self) -> None:
         """Release the lock, or leave the queue; a later ``wait_for_turn`` enters the queue at the same place."""
@@ -281,18 +288,18 @@ def lock_owner(host: Host) -> LockOwner | None:
     return next((ticket.owner for ticket in _valid_tickets(host) if ticket.has_lock), None)
 
 
-def locked_machine_identity(host: Host) -> str:
+def lock_identity(host: Host) -> str:
     """A text that is equal for two hosts if they have the same lock. The text identifies the machine's boot and lock
     folder. Several hosts are locked in the order of these texts, so that sessions do not wait for each other."""
     return host.script(_MACHINE, _folders()[0], check=False).stdout
 
 
-def has_separate_locks(host: Host) -> bool:
+def has_private_lock_folder(host: Host) -> bool:
     """Whether the host is a container whose lock folder is visible neither to its machine nor to other containers."""
     return host.script(_APART, _folders()[0], check=False).ok
 
 
-def busy_error(host: Host, first_ticket: Ticket) -> EnvironmentFailure:
+def busy_error(host: Host, first_ticket: LiveTicket) -> EnvironmentFailure:
     """The error for a host whose lock another session holds, or will have next."""
     owner, state = first_ticket.owner, "measures there" if first_ticket.has_lock else "is next in the queue"
     later = f" If the process of the other session has ended, the host becomes free {ABANDONED / 60:.0f} minutes later."
@@ -300,20 +307,22 @@ def busy_error(host: Host, first_ticket: Ticket) -> EnvironmentFailure:
     return EnvironmentFailure(f"host {host.name} is busy: {owner} {state}", advice)
 
 
-def _valid_tickets(host: Host, *written: str) -> list[Ticket]:
+def _valid_tickets(host: Host, *ticket_to_write: str) -> list[LiveTicket]:
     """The valid tickets. If the clock was set or a heartbeat is forged, the two times of a ticket disagree; the ticket
     is then valid only if a further heartbeat arrives."""
-    tickets = _tickets(host, *written)
+    tickets = _tickets(host, *ticket_to_write)
     doubted = {ticket.name: ticket.changed for ticket in tickets if ticket.silent_seconds > ABANDONED}
-    began = uptime()
-    while doubted and uptime() - began < 1.5 * BEAT:
+    began = seconds_since_boot()
+    while doubted and seconds_since_boot() - began < 1.5 * BEAT:
         time.sleep(POLL)
-        tickets = _tickets(host, *written[:1])
+        tickets = _tickets(host, *ticket_to_write[:1])
         doubted = {ticket.name: ticket.changed for ticket in tickets if doubted.get(ticket.name) == ticket.changed}
     return [ticket for ticket in tickets if ticket.name not in doubted]
 
 
-def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = "", content: str = "") -> list[Ticket]:
+def _tickets(
+    host: Host, ticket: str = "", mode: str = "", queue_place: str = "", content: str = ""
+) -> list[LiveTicket]:
     """The tickets that are not abandoned and whose owners may still run; see ``_TICKETS``."""
     done = host.script(_TICKETS, ticket, mode, queue_place, content, *_folders(), check=False)
     if not done.ok:
@@ -330,7 +339,7 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = ""
             ended = is_local_process(owner.process) and start_ticks(1) != "" and not is_running(owner.process)
             if boot_of == boot and not ended:
                 at, silent = float(changed), float(now) - float(changed)
-                tickets.append(Ticket(name, mode == _HOLDS, (float(queue_place), name), at, silent, owner))
+                tickets.append(LiveTicket(name, mode == _HOLDS, (float(queue_place), name), at, silent, owner))
     return tickets
 
 

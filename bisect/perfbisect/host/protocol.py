@@ -105,7 +105,7 @@ class Host(ABC):
         if self.connection:
             self.connection.open()
 
-    def release(self) -> None:
+    def close_connection(self) -> None:
         """Close the connection. A later command opens the connection again."""
         if self.connection:
             self.connection.close()
@@ -116,8 +116,8 @@ class Host(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release the host."""
-        self.release()
+        """Close the connection."""
+        self.close_connection()
 
     def subscribe(self, listener: "Listener") -> "Unsubscribe":
         """Call ``listener`` when the connection is lost or restored, until the caller calls the returned function."""
@@ -168,7 +168,7 @@ class Host(ABC):
         near, peer = socket.socketpair()
         with near, peer, self.begin_stream(tuple(argv), peer) as running, ThreadPoolExecutor(1) as pool:
             try:
-                errors = pool.submit(read_last_bytes, running.read_stderr)
+                errors = pool.submit(last_bytes_of_stream, running.read_stderr)
                 yield near
                 near.close()
                 status, stderr = running.wait(errors.result().decode(errors="replace"))
@@ -195,7 +195,7 @@ def check_result(host: str, result: Result, check: bool) -> Result:
     return result
 
 
-def read_last_bytes(receive: Callable[[int], bytes]) -> bytes:
+def last_bytes_of_stream(receive: Callable[[int], bytes]) -> bytes:
     """Read from ``receive`` until the stream ends or its connection is closed, and return the last bytes of the
     stream."""
     last = b""

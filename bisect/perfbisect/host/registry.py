@@ -174,7 +174,7 @@ def connect_and_adopt_root(entry: HostEntry, *, allow_foreign: bool = True) -> t
     try:
         path, adopted = _claim_root(host, entry, adopt=allow_foreign)
     except BaseException:
-        host.release()
+        host.close_connection()
         raise
     assert is_dataclass(host)
     host = replace(host, root=path)

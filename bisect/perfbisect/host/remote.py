@@ -66,7 +66,7 @@ class Connection(ABC, Generic[T]):
         """Whether the connection with this ``state`` still works."""
 
     @abstractmethod
-    def drop(self, state: T) -> None:
+    def close_connection(self, state: T) -> None:
         """Close the connection with this ``state``."""
 
     def open(self) -> T:
@@ -94,7 +94,7 @@ class Connection(ABC, Generic[T]):
     def _drop(self) -> None:
         now, self._now = self._now, None
         if now is not None:
-            self.drop(now)
+            self.close_connection(now)
 
     def subscribe(self, listener: Listener) -> Unsubscribe:
         """Call ``listener`` with a message when the connection is lost or restored, until the caller calls the returned

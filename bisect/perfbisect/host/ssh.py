@@ -186,7 +186,7 @@ class SshConnection(HostConnection["Connection"]):
         """Whether the connection is open."""
         return bool(state.is_connected)
 
-    def drop(self, state: "Connection") -> None:
+    def close_connection(self, state: "Connection") -> None:
         """Close the connection, and the connections to its jump hosts."""
         for hop in _hops(state):
             hop.client.close()
@@ -254,7 +254,8 @@ def _login_error(name: str, hop: "Connection", where: str, error: Exception) -> 
             return HostKeyRefused(
                 f"the key of {where} differs from the known key: {at} showed {_shown_key(error.key)}. The"
                 " connection may be intercepted",
-                f"If the key of the host was changed on purpose: ssh-keygen -R '{known_host}', and then {_add_key_command(hop)}",
+                f"If the key of the host was changed on purpose: ssh-keygen -R '{known_host}', and then"
+                f" {_add_known_host_command(hop)}",
             )
         case paramiko.PasswordRequiredException():
             why = f"the key for {where} is locked by a passphrase"
@@ -284,7 +285,7 @@ def _accept_only_known_keys(name: str, hop: "Connection") -> None:
         def missing_host_key(self, client: "SSHClient", hostname: str, key: "PKey") -> None:
             raise HostKeyRefused(
                 f"the key of host {name} is not known: {hostname} showed {_shown_key(key)}",
-                f"Compare this key with the key on the host itself. If they are equal, {_add_key_command(hop)}",
+                f"Compare this key with the key on the host itself. If they are equal, {_add_known_host_command(hop)}",
             )
 
     client: SSHClient = hop.client
@@ -296,7 +297,7 @@ def _accept_only_known_keys(name: str, hop: "Connection") -> None:
     client.set_missing_host_key_policy(Refuse())
 
 
-def _add_key_command(hop: "Connection") -> str:
+def _add_known_host_command(hop: "Connection") -> str:
     """The command with which the user adds a host's key to the known keys."""
     if hop.gateway is not None:
         return f"add it with: ssh {hop.original_host} true"

@@ -177,7 +177,7 @@ class Shell(Connection["ShellProcess"]):
         """Whether the shell still answers."""
         return not state.ended
 
-    def drop(self, state: "ShellProcess") -> None:
+    def close_connection(self, state: "ShellProcess") -> None:
         """End the shell."""
         state.close()
 
@@ -210,13 +210,13 @@ class ShellProcess:
         try:
             ready.result(OPENING)
         except BaseException as error:
-            why = self.last_output_line() or "the host does not answer"
+            why = self.last_stderr_line() or "the host does not answer"
             self.close()
             if isinstance(error, TimeoutError | EnvironmentFailure):
                 raise EnvironmentFailure(f"host {name} cannot be reached with {command[0]}: {why}") from None
             raise
 
-    def last_output_line(self) -> str:
+    def last_stderr_line(self) -> str:
         """The last line that the command that leads to the host has printed on stderr, such as the reason why it
         ended."""
         if self._errors.closed:
@@ -275,7 +275,7 @@ class ShellProcess:
             future.set_exception(failure)
 
     def _lost(self) -> ConnectionLost:
-        return connection_lost_error(self.name, self.last_output_line() or "the shell on the host ended")
+        return connection_lost_error(self.name, self.last_stderr_line() or "the shell on the host ended")
 
     def close(self, *, at_once: bool = False) -> None:
         """End the shell and the command that started the shell. If ``at_once`` is false, first wait some time for the

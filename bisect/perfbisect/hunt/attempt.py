@@ -11,7 +11,7 @@ from typing import Any
 
 from perfbisect.core.domain.events import LabEvent, MetricChosen, SessionEnded, SessionStarted
 from perfbisect.core.domain.orders import Verdict
-from perfbisect.core.domain.settings import Direction, Output, Settings, TrialRequest, TrialType
+from perfbisect.core.domain.settings import ChangeDirection, PrintedResult, Settings, TrialRequest, TrialType
 from perfbisect.errors import (
     ENVIRONMENT,
     USAGE,
@@ -25,7 +25,7 @@ from perfbisect.errors import (
     as_perfbisect_error,
 )
 from perfbisect.host.lock import HostLock, WaitCallback
-from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember
+from perfbisect.hunt.driver import HuntsPlanner, SessionDriver, SessionMember
 from perfbisect.hunt.labs import workers_of
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.loop import FixedPlan, Planner, Workers
@@ -38,7 +38,7 @@ from perfbisect.hunt.trials.rounds import RoundsPlan
 from perfbisect.hunt.watching import View
 from perfbisect.lab.building.candidates import RemedyWorked
 from perfbisect.lab.building.log_parser import KnownFailure
-from perfbisect.lab.workload.command import OutputRecognised
+from perfbisect.lab.workload.command import OutputNumbersRecognised
 from perfbisect.process import CLOCK
 from perfbisect.recipes.outputs import RecognisedOutput, SeveralResults
 from perfbisect.report.command_line import bisect_command, command_to_run
@@ -60,10 +60,10 @@ class CommandCallbacks:
     """The functions by which a session calls back the command that has begun or resumed the session, and the path of
     the history."""
 
-    path: Path | None  # path of the history
+    history_path: Path | None
     open_view: OpenView
     waiting: WaitCallback | None = None  # is called while the session waits for a host; None: the session does not wait
-    begun: Begun | None = None  # is called with the name of each hunt or trial, once the history has it
+    on_begin: Begun | None = None  # is called with the name of each hunt or trial, once the history has it
     say: Callable[[str], None] = lambda _: None  # is called with remarks for the user
 
 
@@ -109,7 +109,7 @@ class SessionAttempt:
         history, numbers, failures = self.history, self.numbers, self.resume_failures or {}
         logs = [SavedLog(history, number) for number in numbers]
         if self.added_limits:
-            setups = self._with_limits(logs, setups)
+            setups = self._with_added_limits(logs, setups)
         first = next(iter(setups.values()))
         is_trial = bool(first.request.works)
         names = [f"{first.request.kind[0]}{number}" if is_trial else str(number) for number in numbers]
@@ -148,9 +148,9 @@ class SessionAttempt:
             if member.failure:
                 self.store_failure(index, member.failure)
             elif member.lifecycle:
-                self._store_status(index, None)
-                if self.caller.begun and not was_announced:
-                    self.caller.begun(names[index])
+                self._store_status_in_batch(index, None)
+                if self.caller.on_begin and not was_announced:
+                    self.caller.on_begin(names[index])
         plan: Planner = FixedPlan(RoundsPlan(logs[0], first).orders()) if is_trial else HuntsPlanner(self.members)
         titles = [
             setups[index].title if index in setups else history.settings(number).workload
@@ -158,9 +158,9 @@ class SessionAttempt:
         ]
         try:
             with pushing(history.path, numbers, note):
-                driver = Driver(self.members, plan, workers, self.store_failure)
+                driver = SessionDriver(self.members, plan, workers, self.store_failure)
                 interruption = self._carry_out_in_view(driver, titles, first)
-        except (RemedyWorked, OutputRecognised):
+        except (RemedyWorked, OutputNumbersRecognised):
             self.resume_failures, next_setups = failures, {}
             for index, setup in setups.items():
                 if verdict_of(history, numbers[index]) is None:
@@ -180,7 +180,9 @@ class SessionAttempt:
             raise interruption
         return outcomes
 
-    def _with_limits(self, logs: Sequence[SavedLog], setups: Mapping[int, SessionSetup]) -> Mapping[int, SessionSetup]:
+    def _with_added_limits(
+        self, logs: Sequence[SavedLog], setups: Mapping[int, SessionSetup]
+    ) -> Mapping[int, SessionSetup]:
         """The setups with new limits for runs, builds and minutes. A new limit is the amount that the hunts of the
         session have spent so far, plus the amount in ``added_limits``.
 
@@ -207,9 +209,9 @@ class SessionAttempt:
         the batch."""
         with suppress(PerfBisectError):  # an error of the history itself cannot be stored
             self.history.enter_failure(self.numbers[index], str(failure), CLOCK.now())
-            self._store_status(index, ENVIRONMENT, str(failure))
+            self._store_status_in_batch(index, ENVIRONMENT, str(failure))
 
-    def _store_status(self, index: int, status: int | None, failure: str = "") -> None:
+    def _store_status_in_batch(self, index: int, status: int | None, failure: str = "") -> None:
         """If a hunt belongs to a batch, store the exit status of the hunt in the batch."""
         if self.batch:
             enter_batch_hunt_status(self.history, self.batch.id, index, status, failure)
@@ -217,20 +219,22 @@ class SessionAttempt:
             for batch, number, _ in batch_jobs_of_hunt(self.history, self.numbers[index]):
                 enter_batch_hunt_status(self.history, batch, number, status, failure)
 
-    def _carry_out_in_view(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
+    def _carry_out_in_view(
+        self, driver: SessionDriver, titles: Sequence[str], setup: SessionSetup
+    ) -> Interrupted | None:
         """Carry out the session, and show its events in a view.
 
         Returns an exception, without raising it, if the session was interrupted after all verdicts, while the reasons
         of the changes were measured; otherwise None.
         """
-        history, numbers, begun = self.history, self.numbers, self.caller.begun
+        history, numbers, begun = self.history, self.numbers, self.caller.on_begin
         view = self.caller.open_view(dict(zip(numbers, titles, strict=True)))
 
         def show(index: int, timed_event: TimedEvent) -> None:
             verdict = timed_event[1].verdict if isinstance(timed_event[1], SessionEnded) else None
             if verdict:  # the verdict is stored before it is shown, because this process may end meanwhile
                 self.members[index].verdict = verdict
-                self._store_status(index, exit_status(verdict))
+                self._store_status_in_batch(index, exit_status(verdict))
             view.add_events(numbers[index], [timed_event])
             if verdict and isinstance(begun, Notifier):
                 begun.notify_end(str(numbers[index]))
@@ -248,7 +252,8 @@ class SessionAttempt:
                 if len(verdicts) == len(numbers):
                     return self._interrupted_reason_study(numbers, verdicts)
                 named = [number for number, member in zip(numbers, self.members, strict=True) if member.named]
-                lines = [f"\n{line}" for number in named for line in read_hunt_report(history, number).proven_sentences]
+                reports = [read_hunt_report(history, number) for number in named]
+                lines = [f"\n{line}" for report in reports for line in report.proven_so_far_sentences]
                 message = f"Interrupted. All measurements are kept. To continue: {self._resume_command}"
                 raise Interrupted(f"{message}{''.join(lines)}") from None
             except RemedyWorked as mended:
@@ -260,20 +265,21 @@ class SessionAttempt:
                             timed_event = member.log.append(mended.event)
                         show(index, timed_event)
                 raise
-            except OutputRecognised as recognised:
+            except OutputNumbersRecognised as recognised:
                 try:
-                    outputs = recognised.workload.known_outputs or measured_outputs(recognised.found, setup.request)
+                    outputs = recognised.workload.recognised_outputs
+                    outputs = outputs or measured_outputs(recognised.found, setup.request)
                 except SeveralResults as several:
-                    raise self._with_advice(several, setup.settings) from None
+                    raise self._store_and_advise(several, setup.settings) from None
                 for index, member in enumerate(self.members):
                     of_member = member.lifecycle.setup if member.lifecycle and not member.verdict else None
                     workloads = (of_member.workload, *of_member.works) if of_member else ()
                     if of_member and (recognised.workload in workloads or member.output):
                         stored = history.settings(numbers[index])
-                        if recognised.workload.known_outputs:  # only the filter, which selects one result, is new
+                        if recognised.workload.recognised_outputs:  # only the filter, which selects one result, is new
                             history.update_settings(numbers[index], replace(stored, filter=recognised.words))
                             continue
-                        settings = replace(with_outputs(history, stored, outputs), filter=recognised.words)
+                        settings = replace(settings_for_results(history, stored, outputs), filter=recognised.words)
                         with history.transaction():
                             history.update_settings(numbers[index], settings)
                             words = cut(shell_words(recognised.words), MAX_FILTER_LENGTH)
@@ -283,10 +289,10 @@ class SessionAttempt:
                         show(index, timed_event)
                 raise
             except (PerfBisectError, OSError) as error:
-                raise self._with_advice(as_perfbisect_error(error), setup.settings) from error.__cause__
+                raise self._store_and_advise(as_perfbisect_error(error), setup.settings) from error.__cause__
         return None
 
-    def _with_advice(self, failure: PerfBisectError, settings: Settings) -> PerfBisectError:
+    def _store_and_advise(self, failure: PerfBisectError, settings: Settings) -> PerfBisectError:
         """The failure of the session, completed by advice. The failure is also stored for each hunt or trial of the
         session that has no verdict."""
         for index, member in enumerate(self.members):
@@ -327,7 +333,7 @@ class SessionAttempt:
         return bisect_command("resume", self.name, self.history.path)
 
 
-def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tuple[Output, ...]:
+def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tuple[PrintedResult, ...]:
     """The benchmark results that a session measures, if it recognised the format of the benchmark's output: all results
     in a comparison, otherwise one result.
 
@@ -337,7 +343,7 @@ def measured_outputs(recognised: RecognisedOutput, request: TrialRequest) -> tup
     return recognised.outputs if has_several else (recognised.only_result,)
 
 
-def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]) -> Settings:
+def settings_for_results(history: History, settings: Settings, outputs: Sequence[PrintedResult]) -> Settings:
     """The settings of a hunt that measures the benchmark results ``outputs``, with the noise of earlier hunts by the
     same metric.
 
@@ -346,8 +352,9 @@ def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]
     worse.
     """
     policy, metric = settings.policy, outputs[0].metric
-    if policy.direction is not Direction.ANY and worse_direction(metric) is not worse_direction(settings.metric):
-        policy = replace(policy, direction=Direction.DROP if policy.direction is Direction.RISE else Direction.RISE)
+    if policy.direction is not ChangeDirection.ANY and worse_direction(metric) is not worse_direction(settings.metric):
+        is_rise = policy.direction is ChangeDirection.RISE
+        policy = replace(policy, direction=ChangeDirection.DROP if is_rise else ChangeDirection.RISE)
     settings = replace(settings, metric=metric, policy=policy)
     settings = replace(settings, outputs=tuple(outputs)) if outputs[1:] else replace(settings, output=outputs[0])
     return replace(settings, prior=replace(settings.prior, noise=read_run_noise(history, settings)))

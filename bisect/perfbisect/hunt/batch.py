@@ -82,20 +82,22 @@ class Task:
         """Whether a process works on the hunt."""
         return self.stage in (Stage.RUNNING, Stage.ELSEWHERE)
 
-    def log(self, history: History) -> Path:
+    def output_file(self, history: History) -> Path:
         """The file with the output of the hunt. Each batch has its own folder for output, because several batches may
         run at the same time."""
-        return log_of(history, self.batch, self.number) if self.batch else log_folder(history) / f"hunt-{self.hunt}.log"
+        if self.batch:
+            return hunt_output_file(history, self.batch, self.number)
+        return hunt_output_folder(history) / f"hunt-{self.hunt}.log"
 
 
-def log_folder(history: History) -> Path:
+def hunt_output_folder(history: History) -> Path:
     """The folder that contains the output of the hunts of all batches."""
     return history.path.with_name(f"{history.path.stem}-batches")
 
 
-def log_of(history: History, batch: int, number: int) -> Path:
+def hunt_output_file(history: History, batch: int, number: int) -> Path:
     """The file with the output of a hunt in a batch; ``number`` is the position of the hunt in the batch, from 0."""
-    return log_folder(history) / f"b{batch}" / f"{number + 1}.log"
+    return hunt_output_folder(history) / f"b{batch}" / f"{number + 1}.log"
 
 
 def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list[Task]:
@@ -103,7 +105,7 @@ def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list
     tasks = []
     for hunt in batch.hunts:
         planned = hunt.planned
-        span = ranges[hunt.number] if ranges else sharing_key(planned.folder, planned.arguments[-2:])
+        span = ranges[hunt.number] if ranges else build_sharing_key(planned.folder, planned.arguments[-2:])
         task = Task(
             title_of(planned), planned.arguments, planned.folder, planned.hosts, span, batch.id, hunt.number, hunt.hunt
         )
@@ -130,7 +132,7 @@ def option_values(arguments: Sequence[str]) -> dict[str, str]:
     return dict(word.removeprefix("--").split("=", 1) for word in arguments if word.startswith("--") and "=" in word)
 
 
-def read_batch_at_end(history: History, number: int) -> Batch:
+def end_batch_if_complete(history: History, number: int) -> Batch:
     """The batch ``number``. If all hunts of the batch have verdicts, the time of the batch's end is stored first."""
     batch = read_batch(history, number)
     if not batch.ended and all(hunt.status in VERDICTS for hunt in batch.hunts):
@@ -182,7 +184,7 @@ def carry_out(
         if task.stage is Stage.WAITING:
             with errors_end_task(task, history):
                 # Another process may already work on the hunt.
-                claimed = is_claimed(task, history)
+                claimed = is_begun_without_number(task, history)
                 if claimed or (task.hunt is not None and history.session_summary(task.hunt).state == RUNNING):
                     task.stage, task.hosts = Stage.ELSEWHERE, task.choices[0]
     with closing(view), stop_processes_at_end(tasks):
@@ -194,7 +196,7 @@ def carry_out(
                     if remove_unfit_choice(task, hosts, history):
                         continue
                     homes.setdefault(task.range, set()).add(needed_hosts(task, hosts))
-                    start(task, hosts, history)
+                    start_hunt_process(task, hosts, history)
             for task in tasks:
                 if task.is_running:
                     follow(task, history, view, followed)
@@ -250,7 +252,7 @@ def errors_end_task(task: Task, history: History) -> Iterator[None]:
                 enter_batch_hunt_status(history, task.batch, task.number, task.status, task.failure)
 
 
-def is_claimed(task: Task, history: History) -> bool:
+def is_begun_without_number(task: Task, history: History) -> bool:
     """Whether a process has begun the hunt of a batch, but the hunt has no number in the history yet.
 
     If the hunt has a number in the history by now, the number is stored in the task.
@@ -281,7 +283,7 @@ def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
     return bool(unfit)
 
 
-def start(task: Task, hosts: Hosts, history: History) -> None:
+def start_hunt_process(task: Task, hosts: Hosts, history: History) -> None:
     """Start the process of a hunt. The process leads a new process session (setsid), so that Ctrl-C in the terminal
     does not interrupt the hunt."""
     task.hosts, task.stage = hosts, Stage.RUNNING
@@ -291,7 +293,7 @@ def start(task: Task, hosts: Hosts, history: History) -> None:
     else:
         in_batch = ("--in-batch", f"{task.batch}:{task.number}")
         words = ["run", *options, *in_batch, *(f"--host={host}" for host in hosts), *task.arguments]
-    file = task.log(history)
+    file = task.output_file(history)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as log:
         task.log_start = log.tell()
@@ -310,13 +312,13 @@ def follow(task: Task, history: History, view: View, followed: dict[int, Followe
     status = task.process.poll() if task.process else None
     view_updates: list[Callable[[], None]] = []
     with errors_end_task(task, history):
-        if not is_claimed(task, history) and task.hunt is None and task.process is None:
+        if not is_begun_without_number(task, history) and task.hunt is None and task.process is None:
             task.stage, task.hosts = Stage.WAITING, ()  # the other process has ended before the hunt began
         if task.hunt is not None:
             listed = history.session_summary(task.hunt)
             if task.hunt not in followed and listed.state == RUNNING:
-                followed[task.hunt] = FollowedHunt(history, task.hunt)
-                view_updates.append(partial(view.add_earlier_events, task.hunt, [*followed[task.hunt].earlier()]))
+                followed[task.hunt] = added = FollowedHunt(history, task.hunt)
+                view_updates.append(partial(view.add_earlier_events, task.hunt, [*added.events_of_earlier_attempts()]))
             if task.hunt in followed and (events := [*followed[task.hunt].new()]):
                 view_updates.append(partial(view.add_events, task.hunt, events))
             if task.process is None and listed.state != RUNNING:
@@ -337,7 +339,7 @@ def note_end(task: Task, status: int, history: History) -> None:
     task.stage, task.status = Stage.ENDED, status
     if status not in VERDICTS:
         task.failure = task.failure or (history.session_summary(task.hunt).failure if task.hunt is not None else "")
-        task.failure = task.failure or last_error(task.log(history), task.log_start)
+        task.failure = task.failure or last_error(task.output_file(history), task.log_start)
     if task.batch is not None:
         stored = None if status == INTERRUPTED else status
         enter_batch_hunt_status(history, task.batch, task.number, stored, task.failure)
@@ -376,7 +378,7 @@ def stop_processes_at_end(tasks: Sequence[Task]) -> Iterator[None]:
             raise
 
 
-def sharing_key(folder: str, parts: Sequence[object]) -> str:
+def build_sharing_key(folder: str, parts: Sequence[object]) -> str:
     """A key that is equal for hunts that can share builds, because folder, system, clone, ends and variant are the
     same."""
     return json.dumps([folder, *map(str, parts)])

@@ -36,10 +36,10 @@ from perfbisect.core.domain.orders import (
     Reason,
     Verdict,
     explained_step,
-    named_steps,
+    worsening_steps,
 )
 from perfbisect.core.domain.orders import Step as Change
-from perfbisect.core.domain.settings import MAX_PROBABILITY, Output
+from perfbisect.core.domain.settings import MAX_PROBABILITY, PrintedResult
 from perfbisect.core.inference.instruction_counts import ratio_of_indistinct_ends
 from perfbisect.core.search.decide import decide_together, fleet_for_member, orders_layouts
 from perfbisect.core.search.situation import undecided
@@ -50,7 +50,7 @@ from perfbisect.hunt.search_problem import (
     SearchProblem,
     TimedEvent,
     constant_metric_warning,
-    expected_cost,
+    forecast_builds_and_runs,
     many_runs_warning,
     run_length_warning,
 )
@@ -94,7 +94,7 @@ class SessionMember:
     named: tuple[Change, ...] = ()  # the changes that the latest decision names
     has_forecast: bool = False  # whether the log has an event with the probable length of the hunt
     has_warned: bool = False  # whether the log has a warning about the runs of the hunt
-    output: Output | None = None  # the result that is hunted, if several hunts share the runs of one command
+    output: PrintedResult | None = None  # the result that is hunted, if several hunts share the runs of one command
     uses_layouts: bool = False  # whether runs in randomized layouts are readings of the hunt, too
 
     @property
@@ -114,8 +114,8 @@ class SessionMember:
         pairing, stored = event.decision.pairing_comparison, self.log.state.pairing
         if pairing and (not stored or stored.by_cpu or stored.together is not pairing.chooses_paired):
             yield self.log.append(pairing_chosen(pairing))
-        search_begins = earlier_purpose is Purpose.ENDS and not self.has_forecast
-        if self.problem and search_begins and (cost := expected_cost(self.problem, event.decision, self.log.state)):
+        is_due = earlier_purpose is Purpose.ENDS and not self.has_forecast
+        if self.problem and is_due and (cost := forecast_builds_and_runs(self.problem, event.decision, self.log.state)):
             self.has_forecast = True
             yield self.log.append(cost)
         if not self.problem or self.has_warned:
@@ -167,7 +167,7 @@ class HuntsPlanner:
         return NextAction.of(decision, decided, number, several=several)
 
 
-class Driver:
+class SessionDriver:
     """Carries out a session, and yields its events."""
 
     def __init__(
@@ -191,12 +191,12 @@ class Driver:
         after each verdict."""
         for number, member in enumerate(self.members):
             if lifecycle := member.lifecycle:
-                if (yield from self._events_of(number, lifecycle.opening())) is False:
+                if (yield from self._numbered(number, lifecycle.opening())) is False:
                     member.lifecycle = None  # the hunt already has its verdict, and adds no more events
                 member.problem = lifecycle.problem
         for number, member in enumerate(self.members):
             if member.is_open:
-                yield from self._copy_builds(number, member)
+                yield from self._store_missed_builds(number, member)
         goes_on = True
         while goes_on and self._open_numbers:
             with closing(run(self._plan, self.append, self._workers())) as logged:
@@ -206,7 +206,7 @@ class Driver:
                     if len(self.members) > 1 and member.verdict and not has_runs_after_verdict(member):
                         yield from self._closing_events(self._current)
             for number, member in enumerate(self.members):
-                yield from self._continue_search(number, member)
+                yield from self._reopen_hunt(number, member)
             # ``is_open`` does not show the end of the plan: a trial is open even after its plan.
             goes_on = any(member.problem for member in self.members)
         closings = [self._closing_events(number) for number in range(len(self.members))]
@@ -229,13 +229,13 @@ class Driver:
             return ()
         if isinstance(event, Decided):
             order = event.decision.order
-            target.named = event.decision.found or named_steps(order)
+            target.named = event.decision.found or worsening_steps(order)
             target.verdict = None if isinstance(order, Measure) else order
             return tuple((number, logged) for logged in target.log_decision(event))
         if isinstance(event, RunFinished) and target.output:
             with target.log.history.transaction():
                 return tuple(
-                    (index, member.log.append(event_for_result(event, member.output, is_ordered=member is target)))
+                    (index, member.log.append(event_of_shared_run(event, member.output, is_ordered=member is target)))
                     for index, member in enumerate(self.members)
                     if member is target or (member.is_open and (member.uses_layouts or not event.facts.layout))
                     if member.output
@@ -246,7 +246,7 @@ class Driver:
             return (
                 (number, target.log.append(event)),
                 *(
-                    (index, member.log.append(as_build_for_another(event)))
+                    (index, member.log.append(as_build_of_another_hunt(event)))
                     for index, member in enumerate(self.members)
                     if member.is_open and member is not target
                 ),
@@ -272,17 +272,17 @@ class Driver:
         """
         member = self.members[number]
         if member.lifecycle and not member.failure and (member.verdict or not member.problem):
-            yield from self._events_of(number, member.lifecycle.closing(member.verdict))
+            yield from self._numbered(number, member.lifecycle.finish_session(member.verdict))
             member.lifecycle = None
 
-    def _continue_search(self, number: int, member: SessionMember) -> Generator[Numbered]:
+    def _reopen_hunt(self, number: int, member: SessionMember) -> Generator[Numbered]:
         """Reopen a hunt whose search can continue: with the next round of a search in a diff, or with another metric.
 
         Another metric is tried if good and bad do not differ in the metric of the hunt, or if the search needs too many
         runs.
         """
         if member.diff_lifecycle and member.verdict and not member.failure:
-            if problem := (yield from self._events_of(number, member.diff_lifecycle.next_round(member.verdict))):
+            if problem := (yield from self._numbered(number, member.diff_lifecycle.begin_diff_round(member.verdict))):
                 member.problem, member.verdict = problem, None
             return
         change_metric, open_ratio = member.change_metric, member.unclear_ratio
@@ -292,10 +292,10 @@ class Driver:
             return
         if verdict_ratio:
             member.change_metric = None
-        if problem := (yield from self._events_of(number, change_metric(ratio, verdict_ratio is not None))):
+        if problem := (yield from self._numbered(number, change_metric(ratio, verdict_ratio is not None))):
             member.problem, member.verdict, member.change_metric = problem, None, None
 
-    def _copy_builds(self, number: int, member: SessionMember) -> Generator[Numbered]:
+    def _store_missed_builds(self, number: int, member: SessionMember) -> Generator[Numbered]:
         """Store in the log of a hunt the builds that other hunts made while this hunt had failed or had not begun."""
         logged_commits = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
         commits = {*member.problem.commits} if member.problem else set()
@@ -310,10 +310,10 @@ class Driver:
                 commit = event.facts.commit
                 if commit in started and commit not in logged_commits:
                     yield number, member.log.append(started[commit])
-                yield number, member.log.append(as_build_for_another(event))
+                yield number, member.log.append(as_build_of_another_hunt(event))
                 logged_commits.add(commit)
 
-    def _events_of(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
+    def _numbered(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
         """Yields each event of the generator ``events``, with the number of its member. Returns the result of the
         generator; None if the generator raises a failure that concerns only this member.
         """
@@ -363,7 +363,7 @@ def has_runs_after_verdict(member: SessionMember) -> bool:
     return has_place or (member.change_metric is not None and ratio_of_indistinct_ends(verdict) is not None)
 
 
-def as_build_for_another(event: Event) -> Event:
+def as_build_of_another_hunt(event: Event) -> Event:
     """The event of a build that another hunt has ordered, changed for the log of this hunt.
 
     The event keeps the seconds of the build, from which the search estimates the cost of builds. But the event is
@@ -376,12 +376,12 @@ def as_build_for_another(event: Event) -> Event:
     return event
 
 
-def event_for_result(event: RunFinished, output: Output, *, is_ordered: bool) -> RunFinished | CandidateSkipped:
-    """The event of a run that several hunts share, changed for the log of the hunt for the result ``output``.
-    ``is_ordered`` says that the work order of this hunt led to the run.
-
-    If the output of the run lacks the result ``output``, the returned event says that the candidate was skipped.
-    """
+def event_of_shared_run(
+    event: RunFinished, output: PrintedResult, *, is_ordered: bool
+) -> RunFinished | CandidateSkipped:
+    """The event of a run that several hunts share, changed for the log of the hunt for the result ``output``. If the
+    output of the run lacks this result, the event says that the candidate was skipped. ``is_ordered`` says that the
+    work order of this hunt led to the run."""
     run, value = event.facts, event.facts.results.get(output.result)
     if is_ordered:
         return replace(event, facts=replace(run, results={}))

@@ -16,15 +16,15 @@ from typing import TypeVar
 from perfbisect.core.domain.events import BuildFinished, BuildStarted, Event, RunFinished
 from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.settings import NOTHING_KNOWN, Output, Policy, Settings, TrialBuild, TrialType
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PrintedResult, Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import remaining_rounds
-from perfbisect.core.stats.drops import Drop, DropRange, find_drops_to_hunt, huntable_builds, ranges_of_drops
+from perfbisect.core.stats.drops import Drop, DropRange, find_drops_to_hunt, huntable_builds_by_variant, ranges_of_drops
 from perfbisect.core.stats.paired_comparison import compare_builds
 from perfbisect.errors import EndsSwapped, Interrupted, PerfBisectError, RunsNotComparable, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.attempt import CommandCallbacks
-from perfbisect.hunt.driver import as_build_for_another, event_for_result
+from perfbisect.hunt.driver import as_build_of_another_hunt, event_of_shared_run
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.session import Resumption
 from perfbisect.hunt.setup import SessionSetup, read_hunt_range
@@ -69,11 +69,12 @@ class HuntedComparison:
 
     def hunt_of(self, drop: Drop) -> DropHunt | None:
         """The hunt for a drop; None if no hunt for the drop has begun."""
-        return next((hunt for hunt in self.trial.hunts if (hunt.work, hunt.first, hunt.last) == key_of(drop)), None)
+        indexes = drop_indexes(drop)
+        return next((hunt for hunt in self.trial.hunts if (hunt.work, hunt.first, hunt.last) == indexes), None)
 
-    def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
+    def store_begun_hunt(self, history: History, drop: Drop, hunt: int) -> None:
         """Store in the history that ``hunt`` is the hunt for a drop of this comparison."""
-        history.enter_drop_hunt(self.trial.id, key_of(drop), hunt)
+        history.enter_drop_hunt(self.trial.id, drop_indexes(drop), hunt)
 
     def range_title(self, span: DropRange) -> str:
         """A text that names the workloads and the two builds of a range."""
@@ -82,7 +83,7 @@ class HuntedComparison:
         return printable(f"{names}, {subjects[span.first].name} to {subjects[span.last].name}")
 
 
-def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int | str]:
+def candidate_counts_between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int | str]:
     """For each pair of successive builds of a comparison, by the title of the pair: the number of candidates between
     the two builds, or the reason why no hunt between the builds is possible.
 
@@ -90,7 +91,7 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
     """
     candidates: dict[str, int | str] = {}
     swapped = ""  # the sentence about two builds in the wrong order
-    for first, last in (pair for line in huntable_builds(subjects) for pair in pairwise(line)):
+    for first, last in (pair for line in huntable_builds_by_variant(subjects) for pair in pairwise(line)):
         good, bad = subjects[first], subjects[last]
         title = printable(f"{good.name} to {bad.name}")
         try:
@@ -109,7 +110,7 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
             f"--hunt could not begin any hunt: {reasons[0]}",
             "Give at least two revisions of a repository, from the oldest to the newest. Or omit --hunt.",
         )
-    paired = {build for line in huntable_builds(subjects) if len(line) > 1 for build in line}
+    paired = {build for line in huntable_builds_by_variant(subjects) if len(line) > 1 for build in line}
     for number, build in enumerate(subjects):
         if number not in paired:
             reason = "no other build is a revision with the same variant and configuration."
@@ -186,7 +187,7 @@ def read_comparison(history: History, name: str, options: DropOptions) -> Hunted
     min_effect = options.min_effect or settings.policy.min_effect
     policy = replace(settings.policy, min_effect=min_effect, layouts=True, incremental=True)
     settings = replace(settings, policy=policy, explain=options.explain)
-    return HuntedComparison(replace(trial, hunts=with_interrupted_reasons(history, trial.hunts, settings)), settings)
+    return HuntedComparison(replace(trial, hunts=mark_interrupted_reasons(history, trial.hunts, settings)), settings)
 
 
 def hunt_drops(compared: str, caller: CommandCallbacks, options: DropOptions) -> list[DropHunt | None]:
@@ -195,18 +196,19 @@ def hunt_drops(compared: str, caller: CommandCallbacks, options: DropOptions) ->
 
     Raises Interrupted, with the command that continues the hunts.
     """
-    with closing(History.open(caller.path)) as history:
+    with closing(History.open(caller.history_path)) as history:
         comparison = read_comparison(history, compared, options)
         stored = replace(history.settings(comparison.trial.id), explain=options.explain)
         policy = replace(stored.policy, min_effect=comparison.settings.policy.min_effect)
         # The options are stored, so that a later call of `bisect compare --hunt` continues with the same options.
         history.update_settings(comparison.trial.id, replace(stored, policy=policy))
-        how_to_continue = f"To continue: {bisect_command('compare', compared, caller.path)} --hunt{'' if options.explain else ' --no-explain'}"
-        comparison, _ = hunt_all(history, partial(read_comparison, history, compared, options), caller, how_to_continue)
+        how_to_continue = f"To continue: {bisect_command('compare', compared, caller.history_path)} --hunt{'' if options.explain else ' --no-explain'}"
+        read_again = partial(read_comparison, history, compared, options)
+        comparison, _ = hunt_all_drops(history, read_again, caller, how_to_continue)
         return [comparison.hunt_of(drop) for span in comparison.ranges_to_hunt() for drop in span.drops]
 
 
-def hunt_all(
+def hunt_all_drops(
     history: History, read_again: Callable[[], T], caller: CommandCallbacks, how_to_continue: str
 ) -> tuple[T, bool]:
     """Carry out the hunts in all ranges of a comparison in which builds differ. Returns the comparison at the end, and
@@ -218,16 +220,16 @@ def hunt_all(
     tried, all_ended = set[tuple[int, int, int]](), True
     while True:
         comparison = read_again()
-        open_ranges = (span for span in comparison.ranges_to_hunt() if not {*map(key_of, span.drops)} <= tried)
+        open_ranges = (span for span in comparison.ranges_to_hunt() if not {*map(drop_indexes, span.drops)} <= tried)
         if not (span := next(open_ranges, None)):
             return comparison, all_ended
-        tried |= {*map(key_of, span.drops)}
+        tried |= {*map(drop_indexes, span.drops)}
         for drop in span.drops:
             if (size := drop.ratio.interval) and not comparison.hunt_of(drop):
                 title = comparison.range_title(replace(span, drops=(drop,)))
                 caller.say(f"{title}: ×{ratio(size)} in all rounds, so it is hunted.")
         try:
-            hunt_range(history, comparison, span, caller)
+            hunt_drops_in_range(history, comparison, span, caller)
         except Interrupted:
             raise Interrupted(f"Interrupted. All measurements are kept. {how_to_continue}") from None
         except PerfBisectError as error:
@@ -235,7 +237,7 @@ def hunt_all(
             caller.say(printable(f"{comparison.range_title(span)}: {error} {error.advice}".rstrip()))
 
 
-def with_interrupted_reasons(history: History, hunts: Iterable[DropHunt], settings: Settings) -> tuple[DropHunt, ...]:
+def mark_interrupted_reasons(history: History, hunts: Iterable[DropHunt], settings: Settings) -> tuple[DropHunt, ...]:
     """The hunts, some with a changed state: if ``settings`` request the reason of each change, and the measurement of
     the reason was interrupted, the state of the hunt is "interrupted", so that the hunt is continued."""
     as_interrupted = partial(replace, state="interrupted", culprit="")
@@ -245,7 +247,9 @@ def with_interrupted_reasons(history: History, hunts: Iterable[DropHunt], settin
     )
 
 
-def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, caller: CommandCallbacks) -> None:
+def hunt_drops_in_range(
+    history: History, comparison: HuntedComparison, span: DropRange, caller: CommandCallbacks
+) -> None:
     """Carry out the hunts for the drops of one range: hunts without a verdict continue, and missing hunts begin.
 
     A hunt that cannot go on, because its workload or its range has changed, is replaced by a new hunt.
@@ -263,7 +267,7 @@ def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, 
         in_session = {member.hunt for member in batch.hunts if member.hunt is not None} if batch else {hunt.hunt}
         resumed |= in_session
         try:
-            quiet_caller = replace(caller, path=history.path, begun=None)
+            quiet_caller = replace(caller, history_path=history.path, on_begin=None)
             outcomes = session.resume(hunt.hunt, batch, quiet_caller, Resumption(lambda stored: stored))
         except RunsNotComparable:  # no hunt of the session can go on
             replaced |= in_session & {member.hunt for member in begun}
@@ -282,10 +286,11 @@ def run_drop_hunts(
     drops_to_store = iter(drops)
 
     def store(number: str) -> None:
-        comparison.store_hunt(history, next(drops_to_store), int(number))
+        comparison.store_begun_hunt(history, next(drops_to_store), int(number))
 
-    hunts = with_common_runs([settings_for(comparison, drop) for drop in drops])
-    session.begin(SessionSetup.set_up(hunts, caller.waiting), replace(caller, path=history.path, begun=store))
+    hunts = with_shared_runs([settings_for(comparison, drop) for drop in drops])
+    setups = SessionSetup.set_up(hunts, caller.waiting)
+    session.begin(setups, replace(caller, history_path=history.path, on_begin=store))
 
 
 def settings_for(comparison: HuntedComparison, drop: Drop) -> Settings:
@@ -312,7 +317,9 @@ def for_one_result(settings: Settings, result: str) -> Settings:
     return replace(settings, metric=output.metric)
 
 
-def comparison_of_ends(settings: Settings, outputs: Sequence[Output], waiting: WaitCallback | None) -> SessionSetup:
+def comparison_of_ends(
+    settings: Settings, outputs: Sequence[PrintedResult], waiting: WaitCallback | None
+) -> SessionSetup:
     """The setup of a comparison of good with bad in all results that the benchmark command of a hunt prints."""
     # The comparison measures the same layouts as the hunts, so that the hunts can reuse its builds.
     policy = Policy(pairing=settings.policy.pairing, layouts=settings.policy.layouts)
@@ -323,20 +330,20 @@ def comparison_of_ends(settings: Settings, outputs: Sequence[Output], waiting: W
     return TrialDesign(TrialType.COMPARE, ends, works, ROUNDS_OF_ENDS, 1).set_up(comparison, waiting)
 
 
-def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict[int, Settings]:
+def hunt_settings_by_result(common: Settings, comparison: SessionState) -> dict[int, Settings]:
     """The settings of a hunt for each benchmark result in which good and bad differ, by the index of the result in the
-    comparison ``trial``.
+    comparison.
 
-    ``settings`` are the settings of a hunt for all results. Changes in the direction for which the hunt does not search
+    ``common`` are the settings of a hunt for all results. Changes in the direction for which the hunt does not search
     are ignored. The false discovery rate over all results is controlled.
     """
-    policy, metric = settings.policy, trial.request.metric
-    names, changed = [work.name for work in trial.request.works], list[str]()
-    for row in compare_builds(trial, metric):
+    policy, metric = common.policy, comparison.request.metric
+    names, changed = [work.name for work in comparison.request.works], list[str]()
+    for row in compare_builds(comparison, metric):
         change = row.ratios[0]
         if change and change.real and policy.is_hunted(change.ratio) and abs(change.ratio - 1) >= policy.min_effect:
             changed.append(row.work)
-    hunts = with_common_runs([for_one_result(settings, result) for result in changed])
+    hunts = with_shared_runs([for_one_result(common, result) for result in changed])
     return {names.index(result): hunt for result, hunt in zip(changed, hunts, strict=True)}
 
 
@@ -356,17 +363,17 @@ def with_measured_ends(setup: SessionSetup, log: Sequence[Event], run_filter: tu
             case BuildStarted(commit=commit) if commit.sha in node:
                 events.setdefault((commit.sha, BuildStarted), replace(event, candidate=node[commit.sha], reused=True))
             case BuildFinished(facts=build) if build.commit in node:
-                reused = as_build_for_another(replace(event, candidate=node[build.commit], same_as=None))
+                reused = as_build_of_another_hunt(replace(event, candidate=node[build.commit], same_as=None))
                 events.setdefault((build.commit, BuildFinished), reused)
             case RunFinished(facts=run) if run.commit in node and output.result in run.results:
                 of_hunt = replace(event, candidate=node[run.commit], workload=0, round=0)
-                events[run.visit, RunFinished] = event_for_result(of_hunt, output, is_ordered=False)
+                events[run.visit, RunFinished] = event_of_shared_run(of_hunt, output, is_ordered=False)
             case _:
                 pass
     return replace(setup, measured_ends={run_filter: [(name, event) for (name, _), event in events.items()]})
 
 
-def with_common_runs(hunts: Sequence[Settings]) -> list[Settings]:
+def with_shared_runs(hunts: Sequence[Settings]) -> list[Settings]:
     """The settings of the hunts of one session, changed such that hunts for several results of one benchmark command
     share runs."""
     outputs = tuple(hunt.output for hunt in hunts if hunt.output)
@@ -384,6 +391,6 @@ def revision_name_or_commit(settings: Settings, build: TrialBuild) -> str:
     return build.commit
 
 
-def key_of(drop: Drop) -> tuple[int, int, int]:
+def drop_indexes(drop: Drop) -> tuple[int, int, int]:
     """The indexes of the workload, the first build and the last build of a drop."""
     return drop.work, drop.first, drop.last

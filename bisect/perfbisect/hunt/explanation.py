@@ -35,16 +35,16 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose, Step, Verdict, explained_step
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.explain.evidence import Explanation, Sureness, share_error, total_difference
+from perfbisect.core.explain.evidence import Explanation, Sureness, difference_and_error, share_error
 from perfbisect.core.explain.explanation import FUNCTIONS, explained_part, step_explanation
 from perfbisect.core.explain.functions import SURE_ERRORS
-from perfbisect.core.explain.profiles import functions_in
+from perfbisect.core.explain.profiles import non_system_functions
 from perfbisect.errors import PerfBisectError, as_perfbisect_error
 from perfbisect.hunt.loop import FixedPlan, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
-from perfbisect.lab.measure.counting import can_set_length, counting_obstacle, counting_seconds
+from perfbisect.lab.measure.counting import can_set_length, counting_obstacle, estimated_counting_seconds
 from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, ProfileStudy
-from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
+from perfbisect.lab.measure.studies import CounterGroups, FunctionCountStudy, PlanStudy, has_query_plans
 from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.process import CLOCK
 from perfbisect.recipes.builder import Builder
@@ -118,7 +118,7 @@ def is_often_off_cpu(workload: Workload, runs: Iterable[RunFacts]) -> bool:
 
 def is_function_clear(explanation: Explanation) -> bool:
     """Whether the profiles clearly show which function causes the difference of the culprit and its parent."""
-    total, spread = total_difference(explanation.functions)
+    total, spread = difference_and_error(explanation.functions)
     guilty = [row for row in explanation.functions if row.difference * total > 0 and row.beyond_noise]
     if explanation.location:
         guilty = [explanation.location.top or explanation.location.innermost]
@@ -140,8 +140,8 @@ PARTS: tuple[StudyPart, ...] = (
         lambda *_: PlanStudy,
         rounds=1,
         share=0.1,
-        is_useful=lambda _, workload, __: has_statements(workload),
-        has_certain_round=has_statements,
+        is_useful=lambda _, workload, __: has_query_plans(workload),
+        has_certain_round=has_query_plans,
         of_all_builds=True,
     ),
     StudyPart(
@@ -169,14 +169,14 @@ PARTS: tuple[StudyPart, ...] = (
     # Exact counts show whether a build executes more code, and in which functions. Only some hosts can count.
     StudyPart(
         "instructions",
-        lambda seconds, state: partial(ExactCounts, events=counted_operations(state), seconds=seconds),
+        lambda seconds, state: partial(FunctionCountStudy, events=counted_operations(state), seconds=seconds),
         rounds=1,
         is_sampled=False,
         share=0.0,
         hunt_share=COUNT_SHARE,
         is_useful=lambda builder, workload, _: not counting_obstacle(builder, workload),
         has_certain_round=lambda workload: not workload.command,  # a server's counted runs are short
-        least_seconds=counting_seconds,
+        least_seconds=estimated_counting_seconds,
     ),
     # Instructions are sampled if they were not counted exactly, and if the processor counts instructions.
     StudyPart(
@@ -201,7 +201,7 @@ PARTS: tuple[StudyPart, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class ReasonStudy:
+class StudyContext:
     """The data that all studies of one change share: the change whose reason is measured, the host and the workload."""
 
     step: Step
@@ -242,7 +242,7 @@ def measure_reason(
     # The commits are compared, not numbers of candidates: good and the merge base may have numbers of another range.
     commits = {commit for name, commit in runs if name == host}
     measured = [node for node, commit in enumerate(state.commits) if commit in commits]
-    study = ReasonStudy(step, log, workers_of, workload, host, overhead, measured)
+    study = StudyContext(step, log, workers_of, workload, host, overhead, measured)
     hunt_seconds = state.elapsed / hunt_count
     budget = seconds or max(LEAST_SECONDS, STUDY_SHARE * hunt_seconds)
     for number, part in enumerate(PARTS):
@@ -260,7 +260,7 @@ def measure_reason(
         budget -= 0.0 if part.hunt_share and not seconds else CLOCK.now() - began
 
 
-def measure_part(part: StudyPart, study: ReasonStudy, max_seconds: float) -> Generator[TimedEvent]:
+def measure_part(part: StudyPart, study: StudyContext, max_seconds: float) -> Generator[TimedEvent]:
     """Measure the rounds of a study that are not in the log yet, for about ``max_seconds`` seconds.
 
     A round measures the culprit and its parent once, and is always completed. A round begins only if it will probably
@@ -305,7 +305,7 @@ def measure_part(part: StudyPart, study: ReasonStudy, max_seconds: float) -> Gen
             if not turn_counts[build]:
                 yield Measure((PlannedRuns(build, 1),), Purpose.EXPLAIN, host_number)
 
-    def append(event: Event, _: int | None) -> TimedEvent:
+    def store_study_event(event: Event, _: int | None) -> TimedEvent:
         """Store an event if it is a result of the study. All other events are only shown, because the search would use
         these events if they were in the log.
 
@@ -319,12 +319,12 @@ def measure_part(part: StudyPart, study: ReasonStudy, max_seconds: float) -> Gen
             case _:
                 return CLOCK.now(), event
 
-    for at, event in without_reused_builds(run(FixedPlan(orders()), append, workers)):
+    for at, event in without_reuse_events(run(FixedPlan(orders()), store_study_event, workers)):
         has_failed = has_failed or isinstance(event, Unexplained)
         yield at, event
 
 
-def without_reused_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
+def without_reuse_events(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
     """``events`` without the events that a build was reused, because every measurement of a study has these events."""
     begun: TimedEvent | None = None
     for at, event in events:
@@ -380,7 +380,7 @@ def store_changed_functions(verdict: Verdict, log: SavedLog, repository: Path) -
     parent, culprit = (log.state.commits[node] for node in (step.parents[0], step.candidate))
     studied = log.state.explanation_events
     stored = [event for event in studied if isinstance(event, ChangedFunctions)]
-    profiled = functions_in(event.facts for event in studied if isinstance(event, Profiled))
+    profiled = non_system_functions(event.facts for event in studied if isinstance(event, Profiled))
     try:
         # Functions that an earlier attempt stored are read again, because its version of perfbisect may find fewer
         # functions.

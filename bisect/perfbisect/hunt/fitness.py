@@ -45,7 +45,7 @@ def unfit_hosts(history_path: Path | None, machines: Iterable[str] = ALL_MACHINE
     return {name: unfit_host(name, fitness.unfit, option) for name, fitness in latest.items() if fitness.unfit}
 
 
-def accept_levels(history_path: Path | None, machines: Sequence[str]) -> None:
+def accept_speeds_as_normal(history_path: Path | None, machines: Sequence[str]) -> None:
     """Accept the speed of machines in their latest fitness checks as their normal speed.
 
     Raises UsageError, and changes nothing, if one of the machines is fit.

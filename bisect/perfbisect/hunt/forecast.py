@@ -30,13 +30,13 @@ from perfbisect.lab import GeneratorWithResult
 from perfbisect.lab.building import checkout, prebuilt
 from perfbisect.lab.building.checkout import with_common_patches
 from perfbisect.lab.building.commit_build import check_out
-from perfbisect.lab.building.log_parser import Stopwatch
-from perfbisect.lab.building.plan import BuildContext, BuildKind, BuildPlan, plan_for, present_paths
+from perfbisect.lab.building.log_parser import PhaseStopwatch
+from perfbisect.lab.building.plan import BuildContext, BuildPlan, PgoBuildKind, plan_for, present_condition_paths
 from perfbisect.lab.building.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
 from perfbisect.lab.measure import perf, visit
-from perfbisect.lab.servers import Installation, Service, configuration_text, service_in, shared_placeholders
+from perfbisect.lab.servers import Installation, Service, configuration_text, host_placeholders, service_in
 from perfbisect.lab.training import SECONDS
-from perfbisect.lab.upkeep import expected_builds, space_needed
+from perfbisect.lab.upkeep import expected_builds, needed_and_build_bytes
 from perfbisect.lab.workload import dataset, lua
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import find_variant
@@ -66,7 +66,7 @@ class CommandGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class ListingRequest:
+class CommandListRequest:
     """A request to list the commands for a commit, with the hosts and recipes."""
 
     host: Host
@@ -107,7 +107,7 @@ def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRang
                 low, high = (estimate(min(duration, policy.max_minutes or duration)) for duration in minutes)
                 more_parts.append(low if low == high else f"{low} to {high.removeprefix('about ')}")
         max_builds = expected_builds(len(span.candidates), policy.max_builds)
-        if needed := space_needed(host, *latest_build_and_dataset_keys(history, hunts[0]), max_builds):
+        if needed := needed_and_build_bytes(host, *latest_build_and_dataset_keys(history, hunts[0]), max_builds):
             more_parts.append(f"{size(int(needed[0]))} of disk space")
     first_part = f"{extent(span.commits, choices, span.merges)}; about {span_of(*builds, 'build')}{runs_text}"
     return "; ".join((first_part, *(more_parts or ["time and disk space: unknown until the first builds and runs"])))
@@ -150,7 +150,7 @@ def commands_for_commit(settings: Settings, recipes: Recipes, commit: str) -> tu
     with connect(entry) as host, connect(build_entry) if build_entry else nullcontext() as build_host:
         training = load_training_workloads(builder, settings.variant, [workload], settings.workloads_path)
         hosts = host, entry, build_host, build_entry
-        return list_commands(ListingRequest(*hosts, settings, builder, workload, commit, training))
+        return list_commands(CommandListRequest(*hosts, settings, builder, workload, commit, training))
 
 
 def script_lines(groups: Sequence[CommandGroup]) -> Iterator[str]:
@@ -161,7 +161,7 @@ def script_lines(groups: Sequence[CommandGroup]) -> Iterator[str]:
         yield from group.lines
 
 
-def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
+def list_commands(request: CommandListRequest) -> tuple[CommandGroup, ...]:
     """The commands that make the build, load the data, begin a visit, and measure a run."""
     with temporary_folder() as path:
         scratch, folder = LocalHost(request.host.name, PurePosixPath(path)), str(path)
@@ -177,7 +177,7 @@ def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
         )
 
 
-def _archives_and_plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, tuple[BuildPlan, ...]]:
+def _archives_and_plans(request: CommandListRequest, scratch: LocalHost) -> tuple[CommandGroup, tuple[BuildPlan, ...]]:
     """A group that lists the archives that the commit needs, as comments; and the plans of the commit's build.
 
     With profile-guided optimization, there are two plans: for the instrumented build, then for the final build.
@@ -198,21 +198,21 @@ def _archives_and_plans(request: ListingRequest, scratch: LocalHost) -> tuple[Co
     context = BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace, patches)
     try:
         sources = with_common_patches(scratch, bare, commit, patches)
-        check_out(context, sources, Stopwatch())
-        paths = present_paths(context, sources.built_commit)
-        kinds = (BuildKind.INSTRUMENTED, BuildKind.OPTIMISED) if request.training else (BuildKind.PLAIN,)
+        check_out(context, sources, PhaseStopwatch())
+        paths = present_condition_paths(context, sources.built_commit)
+        kinds = (PgoBuildKind.INSTRUMENTED, PgoBuildKind.OPTIMISED) if request.training else (PgoBuildKind.PLAIN,)
         needed = prebuilt.needed_archives(scratch, bare, sources, builder, paths)
         archives = CommandGroup("archives", tuple(f"# {archive} from {archive.address}" for archive in needed.values()))
         sums = {name: archive.sha256 for name, archive in needed.items()}
-        return archives, tuple(plan_for(replace(context, kind=kind), commit, paths, sums) for kind in kinds)
+        return archives, tuple(plan_for(replace(context, pgo_kind=kind), commit, paths, sums) for kind in kinds)
     except BuildFailed as failed:  # the new error names no log, because the log's folder is temporary
         raise EnvironmentFailure(str(failed)) from failed
 
 
-def _build_groups(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> Iterator[CommandGroup]:
+def _build_groups(request: CommandListRequest, work: PurePosixPath, *plans: BuildPlan) -> Iterator[CommandGroup]:
     """Groups with the commit's submodules (as comments), with the environment of its build, and with the commands."""
     repository, builder = open_repository(Path(request.settings.repository)), request.builder
-    listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
+    listing = checkout.submodule_origin_lines(repository, request.commit, builder.ignore, builder.repository)
     yield CommandGroup(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
     location, build_hosts = f"in {work / 'build'}", " or ".join(request.entry.build_hosts_except_itself)
     if request.build_host:
@@ -231,12 +231,12 @@ def _build_groups(request: ListingRequest, work: PurePosixPath, *plans: BuildPla
 
 
 def _visit_groups(
-    request: ListingRequest, scratch: LocalHost, prefix: PurePosixPath, plan: BuildPlan
+    request: CommandListRequest, scratch: LocalHost, prefix: PurePosixPath, plan: BuildPlan
 ) -> Iterator[CommandGroup]:
     """The configuration of the server, and the commands that load the data, begin a visit, and measure a run."""
     host, entry, workload = request.host, request.entry, request.workload
     size = read_fact(host, MEMORY_MIB) or 1, read_fact(host, CORES) or 1
-    values = shared_placeholders(scratch, entry, request.builder, *size)
+    values = host_placeholders(scratch, entry, request.builder, *size)
     values |= {"commit": request.commit, "version": plan.version, "prefix": str(prefix)}
     system = Installation(request.commit, "", prefix, plan.builder, values)
     folder = dataset.visit_folder(host)
@@ -245,7 +245,11 @@ def _visit_groups(
         config_lines = tuple(configuration_text(plan.builder, service.values).splitlines())
         yield CommandGroup(f"configuration of the server, {service.values['config']}", config_lines)
     if format_command := plan.builder.dataset.format_command:
-        lines = _commands(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
+        lines = (
+            _script_lines(service, [format_command])
+            if service
+            else [shell_words(dataset.print_data_format_argv(system, folder))]
+        )
         title = "the format of the data: builds that print the same text share loaded data"
         yield CommandGroup(title, tuple(lines))
     loading = dataset.DatasetLoading(host, system, workload, folder, service, lua.place_scripts(scratch, workload))
@@ -261,14 +265,18 @@ def _visit_groups(
 
 def _loading_commands(loading: dataset.DatasetLoading) -> Iterator[str]:
     """The commands that start the server, load the data, and stop the server."""
-    service, checks = loading.service, [loading.check_command()] if loading.service and loading.workload.check else []
-    load, check = ([_with_environment(step.argv, step.env) for step in steps] for steps in (loading.commands(), checks))
+    service, workload = loading.service, loading.workload
+    checks = [loading.workload_check_command()] if service and workload.check else []
+    load, check = (
+        [_with_environment(step.argv, step.env) for step in steps]
+        for steps in (loading.prepare_step_commands(), checks)
+    )
     if service is None:
         yield from load
         return
     recipe = service.recipe
-    yield from _commands(service, recipe.initialise)
-    create, settle = _commands(service, recipe.create), _commands(service, recipe.settle)
+    yield from _script_lines(service, recipe.initialise)
+    create, settle = _script_lines(service, recipe.create), _script_lines(service, recipe.settle)
     yield from _with_server(replace(service, cpus=""), *create, *load, *settle, *check)
 
 
@@ -278,14 +286,14 @@ def _with_server(service: Service | None, *lines: str) -> Iterator[str]:
     if service is None:
         yield from lines
         return
-    [ready_check] = _commands(service, [service.recipe.ready])
+    [ready_check] = _script_lines(service, [service.recipe.ready])
     yield f"{_with_environment(service.argv(service.recipe.start), service.env, service.cpus)} {IN_BACKGROUND}"
     yield f"until {ready_check}; do sleep 0.1; done"
     yield from lines
-    yield from _commands(service, [service.recipe.stop]) if service.recipe.stop else ["kill -s TERM SERVER"]
+    yield from _script_lines(service, [service.recipe.stop]) if service.recipe.stop else ["kill -s TERM SERVER"]
 
 
-def _commands(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
+def _script_lines(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
     """The commands ``argvs`` of the server's recipe as lines of a script, with their environment variables."""
     return [_with_environment(service.argv(argv), service.env) for argv in argvs]
 

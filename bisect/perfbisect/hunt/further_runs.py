@@ -20,14 +20,19 @@ from perfbisect.core.domain.events import CandidateSkipped, Event, LabEvent, Met
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import CodePlacement, Found, Interval, Measure, PlannedRuns, Purpose, Verdict
-from perfbisect.core.domain.settings import COUNTED, Direction
-from perfbisect.core.inference.instruction_counts import COUNTS, InstructionChange, commits_of_step, instruction_change
+from perfbisect.core.domain.settings import COUNTED, ChangeDirection
+from perfbisect.core.inference.instruction_counts import (
+    COUNTS,
+    InstructionChange,
+    instruction_change,
+    step_commit_and_parents,
+)
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.hunt.loop import Append, FixedPlan, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.measure.counting import PERF, can_set_length
-from perfbisect.wording.unnamed import ignored_instructions_warning, metric_change_sentence
+from perfbisect.wording.unnamed import ignored_instructions_warning, metric_switch_sentence
 
 
 def append_after_verdict(log: SavedLog) -> Append[LabEvent, TimedEvent]:
@@ -95,7 +100,8 @@ def confirming_runs(
             if order := order_of_missing_runs(problem, log, nodes, TIMED_RUNS, purpose=Purpose.CONFIRM):
                 yield from run(FixedPlan(iter([order])), append_after_verdict(log), workers(problem.commits))
         case CodePlacement(step):
-            nodes = tuple(problem.commits.index(sha) for sha in commits_of_step(step, problem.commits, log.entries))
+            shas = step_commit_and_parents(step, problem.commits, log.entries)
+            nodes = tuple(problem.commits.index(sha) for sha in shas)
             if order := order_of_missing_runs(problem, log, nodes, COUNTED_RUNS, counted=True, purpose=Purpose.CONFIRM):
                 yield from count_instructions(order, problem, append_after_verdict(log), workers)
         case _:
@@ -121,14 +127,14 @@ def setup_by_instructions(
     not repeated.
     """
     settings = setup.settings
-    policy = replace(settings.policy, direction=Direction.RISE)
+    policy = replace(settings.policy, direction=ChangeDirection.RISE)
     by_instructions = replace(settings, metric=INSTRUCTIONS, choose_metric=False, policy=policy)
     changed = setup.for_settings(replace(by_instructions, prior=replace(settings.prior, noise=None)))
     exact = changed.settings.prior.exact
     counted = runs_of(log, problem.commits[0], counted=True)
     if settings.metric == INSTRUCTIONS or (exact and not counted and is_too_long_to_count(changed, problem, log)):
         return None
-    difference = yield from instructions_of_ends(problem, log, workers_of(changed) if exact else None)
+    difference = yield from instruction_change_of_ends(problem, log, workers_of(changed) if exact else None)
     if difference is None or not difference.is_clear:
         return None
     if not difference.is_large(policy) or not difference.may_explain(time_ratio, settings.metric, policy):
@@ -138,7 +144,7 @@ def setup_by_instructions(
     changed = replace(changed, settings=replace(changed.settings, run_hash=changed.run_hash(changed.workload)))
     with log.history.transaction():
         log.history.update_settings(log.hunt, changed.settings)
-        reason = metric_change_sentence(difference, settings.metric, time_ratio)
+        reason = metric_switch_sentence(difference, settings.metric, time_ratio)
         chosen = log.append(MetricChosen(INSTRUCTIONS, reason, settings.metric))
     yield chosen
     return changed
@@ -153,7 +159,7 @@ def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: Saved
     return by_valgrind and min((run.seconds for run in runs), default=0.0) >= MAX_COUNTED_SECONDS
 
 
-def instructions_of_ends(
+def instruction_change_of_ends(
     problem: SearchProblem, log: SavedLog, counting_workers: WorkersFor | None
 ) -> Generator[TimedEvent, None, InstructionChange | None]:
     """The difference of good and bad in instructions; None if the difference is unknown. ``counting_workers`` are the

@@ -44,7 +44,7 @@ BUILD_HOST_PATIENCE = 60.0  # seconds without the only build host, after which h
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLabs:
+class LabMaker:
     """Makes the labs of a trial, or of one hunt of a session. A lab is an object that builds and measures on one
     host."""
 
@@ -64,7 +64,7 @@ class SessionLabs:
         finished = [event for _, event in self.log.entries if isinstance(event, BuildFinished)]
         return [event for event in finished if host in ("", event.host or self.setup.settings.host)]
 
-    def builds_made(self, candidates: Candidates, host: str = "") -> BuildRegistry:
+    def builds_of_earlier_attempts(self, candidates: Candidates, host: str = "") -> BuildRegistry:
         """The builds of candidates that earlier attempts at the hunt have made on ``host``; if ``host`` is "", the
         builds of all hosts."""
         finished, first = self._finished_builds(host), self.setup.settings.host
@@ -115,7 +115,7 @@ class SessionLabs:
         slow = SlowRuns(settings.policy.slow_after, candidates.commits[0])
         finished = [event for _, event in self.log.entries if isinstance(event, RunFinished)]
         runs = [event.facts for event in finished if (event.host or settings.host) == name]
-        slow.add_finished(runs)
+        slow.add_runs_of_good(runs)
         longest = max((run.seconds for run in runs if not run.counted or site.count_method), default=0.0)
         length = next((run.events for run in reversed(runs) if run.events), 0)  # only counted runs have a fixed length
         keys = {event.facts.commit: event.facts.key for event in self._finished_builds(name)}
@@ -180,7 +180,7 @@ class SessionLabs:
 
 
 def workers_of(
-    hunts: Mapping[int, SessionLabs],
+    hunts: Mapping[int, LabMaker],
     commits: tuple[str, ...],
     study: StudyMaker | None = None,
     *,
@@ -197,12 +197,12 @@ def workers_of(
     sites, is_trial = first.setup.hosts, bool(first.setup.request.works)
     common_build_hosts = () if is_trial else first.setup.common_build_hosts
     candidates = first.setup.candidates(commits)
-    common_builds = first.builds_made(candidates) if common_build_hosts else None
+    common_builds = first.builds_of_earlier_attempts(candidates) if common_build_hosts else None
 
     def lab(host: int, stop: threading.Event) -> Lab:
         builds = common_builds
         if (len(hunts) > 1 or sites[host].beside_method) and builds is None:
-            builds = first.builds_made(candidates, sites[host].host.name)
+            builds = first.builds_of_earlier_attempts(candidates, sites[host].host.name)
         seeds = [hunt.layout_seeds(host) for hunt in hunts.values()]
         if first.setup.settings.outputs:  # hunts that share runs also share layouts
             seeds = seeds[:1] * len(seeds)

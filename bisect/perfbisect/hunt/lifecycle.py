@@ -25,13 +25,13 @@ from perfbisect.core.domain.orders import (
     Verdict,
     explained_step,
 )
-from perfbisect.core.domain.settings import Direction, Pairing, Settings
+from perfbisect.core.domain.settings import ChangeDirection, Pairing, Settings
 from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.explanation import measure_reason, store_changed_functions
 from perfbisect.hunt.further_runs import confirming_runs, setup_by_instructions
-from perfbisect.hunt.labs import SessionLabs
+from perfbisect.hunt.labs import LabMaker
 from perfbisect.hunt.loop import FixedPlan, run
 from perfbisect.hunt.patches import build_errors
 from perfbisect.hunt.search_problem import (
@@ -103,7 +103,7 @@ class SessionLifecycle:
         started = setup.start_event(log.hunt, self._is_resumed)
         if not problem:
             yield log.append(started)
-        for warning in (*setup.warnings, *changes_since(self._earlier_starts, setup)):
+        for warning in (*setup.warnings, *changed_host_warnings(self._earlier_starts, setup)):
             yield log.append(warning)
         if not problem:
             return True
@@ -152,15 +152,15 @@ class SessionLifecycle:
         parts, errors = self.setup.parts, build_errors(event for _, event in self.log.entries)
         return parts is not None and not parts.present.proven and bool(parts.new_needs(errors))
 
-    def next_round(self, verdict: Verdict) -> Generator[TimedEvent, None, SearchProblem | None]:
+    def begin_diff_round(self, verdict: Verdict) -> Generator[TimedEvent, None, SearchProblem | None]:
         """Begin the next round of a search in a diff, after the verdict of the present round. Returns the input of the
         search in the next round, or None after the last round."""
         parts, log = self.setup.parts, self.log
         assert parts, "a hunt for commits has one round"
         assert self.problem, "a hunt has a problem"
-        if not parts.advance(verdict, build_errors(event for _, event in log.entries)):
+        if not parts.choose_next_round(verdict, build_errors(event for _, event in log.entries)):
             return None
-        setup = self.setup = replace(self.setup, span=parts.span)
+        setup = self.setup = replace(self.setup, span=parts.range_of_round)
         self.labs = self._labs_of(setup)
         started = setup.start_event(log.hunt, False)
         with log.history.transaction():
@@ -170,7 +170,7 @@ class SessionLifecycle:
         self.problem = replace(self.problem, graph=setup.span.graph, commits=setup.span.candidates)
         return self.problem
 
-    def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
+    def finish_session(self, verdict: Verdict | None) -> Generator[TimedEvent]:
         """Carry out the last phase of a trial (store its end) or of a hunt: make further runs, store the verdict, and
         measure the reason of the change."""
         log, setup, problem = self.log, self.setup, self.problem
@@ -185,35 +185,35 @@ class SessionLifecycle:
                 pass
             case Found() if settings.prior.exact and has_timed_runs:
                 usual = setup.for_settings(in_usual_metric)
-                yield from confirming_runs(verdict, problem, log, self._workers_of(usual))
+                yield from confirming_runs(verdict, problem, log, self._workers_after_verdict(usual))
             case CodePlacement():
                 counting = setup.for_settings(replace(settings, metric=INSTRUCTIONS))
                 if counting.settings.prior.exact:
-                    yield from confirming_runs(verdict, problem, log, self._workers_of(counting))
+                    yield from confirming_runs(verdict, problem, log, self._workers_after_verdict(counting))
             case _:
                 pass
         explains = settings.explain and explained_step(verdict) is not None
-        described = described_suspects(verdict, log, settings)
+        described = describe_unbuilt_suspects(verdict, log, settings)
         yield log_verdict(problem, log, verdict, reason_follows=explains, suspects=described)
         if explains:
             usual = setup.for_settings(in_usual_metric) if settings.prior.exact else setup
-            workers = partial(self._workers_of(usual), problem.commits)
+            workers = partial(self._workers_after_verdict(usual), problem.commits)
             seconds = self._reason_seconds or 0.0
             yield from measure_reason(verdict, log, workers, usual.builder, usual.workload, self._hunt_count, seconds)
             yield from store_changed_functions(verdict, log, Path(settings.repository))
             yield log_verdict(problem, log, verdict)
 
-    def _labs_of(self, setup: SessionSetup) -> SessionLabs:
-        return SessionLabs(setup, self.log, self._earlier_starts, self._held, self._locks)
+    def _labs_of(self, setup: SessionSetup) -> LabMaker:
+        return LabMaker(setup, self.log, self._earlier_starts, self._held, self._locks)
 
-    def _workers_of(self, setup: SessionSetup) -> WorkersFor:
+    def _workers_after_verdict(self, setup: SessionSetup) -> WorkersFor:
         """The workers for the measurements that follow a verdict. Budgets do not limit these measurements. If a build
         fails, it is not repeated with other compiler options."""
         settings = replace(setup.settings, policy=setup.settings.policy.unlimited(), remedies=False)
         return self._labs_of(replace(setup, settings=settings)).workers
 
 
-def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> tuple[Commit, ...]:
+def describe_unbuilt_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> tuple[Commit, ...]:
     """The authors, dates and subjects of at most 100 commits that are suspects of a verdict and were never built, read
     from the user's clone.
 
@@ -229,7 +229,7 @@ def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> t
     return ()
 
 
-def changes_since(earlier_starts: Sequence[SessionStarted], setup: SessionSetup) -> tuple[Warned, ...]:
+def changed_host_warnings(earlier_starts: Sequence[SessionStarted], setup: SessionSetup) -> tuple[Warned, ...]:
     """A warning about each host whose hardware, system or settings have changed since an earlier attempt of the
     session."""
     last = {facts.name: facts for event in earlier_starts for facts in event.hosts}
@@ -257,7 +257,8 @@ def merge_base_equals_good(
             yield log.append(Warned(f"The merge base {base} is as fast as good {good}, and is used in its place."))
             return True
         case Found(step):
-            policy = replace(settings.policy, direction=Direction.RISE if step.ratio.middle > 1 else Direction.DROP)
+            direction = ChangeDirection.RISE if step.ratio.middle > 1 else ChangeDirection.DROP
+            policy = replace(settings.policy, direction=direction)
             between = replace(settings, good=base, bad=settings.good, policy=policy)
             raise UsageError(
                 f"The merge base {base} cannot be used in place of good {good}, because their speeds differ:"
@@ -291,7 +292,7 @@ def compare_merge_base(
         problem,
         graph=Graph.straight_history(1),
         commits=(problem.commits[0], good),
-        policy=replace(problem.policy, direction=Direction.ANY, all_steps=False, pairing=Pairing.INTERLEAVED),
+        policy=replace(problem.policy, direction=ChangeDirection.ANY, all_steps=False, pairing=Pairing.INTERLEAVED),
     )
     comparison = replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0, of_merge_base=True)
     yield log.append(comparison)

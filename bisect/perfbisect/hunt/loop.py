@@ -163,7 +163,7 @@ def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generato
                     workers.submit(order)
                     continue
                 if order and not states.orders and not states.builds:
-                    raise states.failures.get(order.host) or states.build_failure
+                    raise states.failures.get(order.host) or states.no_build_host_failure
             worker, event = workers.next()
             while not isinstance(event, OrderEnded):
                 yield append(event, states.workload(worker))
@@ -197,7 +197,7 @@ class _WorkerStates:
         return len(self.builds) + len(self._build_host_failures) < len(self._workers.build_hosts)
 
     @property
-    def build_failure(self) -> EnvironmentFailure:
+    def no_build_host_failure(self) -> EnvironmentFailure:
         """The failure to raise if no host can make the next build: the failure of the first failed build host or, if no
         build host has failed, a general failure."""
         default = EnvironmentFailure("no host that is left can make the build that is to be measured next")

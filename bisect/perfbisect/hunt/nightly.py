@@ -20,11 +20,11 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Settings, TrialBuild, TrialType
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
-from perfbisect.core.stats.watched_branch import LONGEST, BranchLine, tips_to_measure_again
+from perfbisect.core.stats.watched_branch import LONGEST, BranchLevels, tips_to_measure_again
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported
-from perfbisect.hunt.drop_hunts import OPEN, HuntedComparison, with_interrupted_reasons
+from perfbisect.hunt.drop_hunts import OPEN, HuntedComparison, mark_interrupted_reasons
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.workload import Workload
@@ -45,7 +45,7 @@ class Watch:
     settings: Settings
     works: Mapping[str, Workload]
 
-    def nights(self, history: History) -> list[SessionState]:
+    def comparable_nights(self, history: History) -> list[SessionState]:
         """The nights of the branch since a workload was last changed, oldest first.
 
         If the branch was rewritten, nights whose tip the repository no longer has are left out, because such a tip can
@@ -79,7 +79,7 @@ class Watch:
         """
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
         earlier = tips_to_measure_again(
-            [tip for tip in BranchLine.from_nights(nights).tips if tip.commit not in {*broken, self.tip}]
+            [tip for tip in BranchLevels.from_nights(nights).tips if tip.commit not in {*broken, self.tip}]
         )
         tip = TrialBuild(self.tip[:10], self.tip)
         subjects = [*(TrialBuild(companion.name, companion.commit) for companion in earlier), tip]
@@ -105,26 +105,26 @@ class BranchComparison(HuntedComparison):
     The number of a build in this comparison is the index of its commit in ``line.tips``.
     """
 
-    line: BranchLine
+    line: BranchLevels
     drops: tuple[DropRange, ...]
     tonight: SessionState  # the newest night
 
     @classmethod
     def read(cls, history: History, watch: Watch) -> "BranchComparison":
         """Read the nights of a branch from a history. The history must have at least one night of the branch."""
-        nights = watch.nights(history)
-        newest, line = nights[-1], BranchLine.from_nights(nights)
+        nights = watch.comparable_nights(history)
+        newest, line = nights[-1], BranchLevels.from_nights(nights)
         stored = history.settings(newest.id)
         policy = watch.settings.policy.for_exact_count() if stored.prior.exact else watch.settings.policy
         settings = replace(stored, policy=policy, explain=watch.settings.explain)
         request = replace(newest.request, subjects=line.tips)
-        hunts = with_interrupted_reasons(history, newest_hunt_by_drop(history, nights, line.tips), settings)
+        hunts = mark_interrupted_reasons(history, newest_hunt_by_drop(history, nights, line.tips), settings)
         trial = SessionState.of_trial(newest.id, request, newest.host, newest.began, newest.state, hunts=hunts)
         searched = [(hunt.work, hunt.first, hunt.last) for hunt in hunts if not hunt.culprit]
         drops = tuple(line.drop_ranges(request.metric, policy.min_effect, searched))
         return cls(trial, settings, line, drops, newest)
 
-    def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
+    def store_begun_hunt(self, history: History, drop: Drop, hunt: int) -> None:
         """Store that a hunt for a drop has begun.
 
         The hunt is stored with the newest night. If the newest night has measured both builds of the drop, the drop is

@@ -135,9 +135,9 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
 
     def work() -> None:
         while not stop_event.is_set():
-            push_once(path, sessions, central.address, running=True)
+            push_to_central(path, sessions, central.address, are_running=True)
             stop_event.wait(PUSH_INTERVAL)
-        failed[:] = push_once(path, sessions, central.address, running=False)
+        failed[:] = push_to_central(path, sessions, central.address, are_running=False)
 
     thread = threading.Thread(target=work, name="push", daemon=True)
     thread.start()
@@ -153,7 +153,7 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
             warn(f"Some events are not in the central history yet: {failed[0]} Push them later: {command}")
 
 
-def origin_of(name_option: str | None) -> str:
+def history_origin(name_option: str | None) -> str:
     """The name of the local history in a central history: the name in the option --as, otherwise the name in
     config.toml, otherwise USER@MACHINE.
 
@@ -166,9 +166,9 @@ def origin_of(name_option: str | None) -> str:
     return name
 
 
-def push_once(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
-    """Copy the logs of ``sessions`` to the central history. If the sessions have ended (``running`` is false), the logs
-    of all other sessions in the local history are copied, too.
+def push_to_central(path: Path, sessions: Sequence[int], address: str, *, are_running: bool) -> list[str]:
+    """Copy the logs of ``sessions`` to the central history. If the sessions have ended (``are_running`` is false), the
+    logs of all other sessions in the local history are copied, too.
 
     Returns sentences that state what could not be copied. Failures of sessions that are not in ``sessions`` are left
     out, because the processes of these sessions report them.
@@ -178,9 +178,9 @@ def push_once(path: Path, sessions: Sequence[int], address: str, *, running: boo
 
     try:
         with closing(History.open(path, read_only=True)) as history, central_connection(address) as central:
-            origin = origin_of(None)
-            pushes = [push(history, central, origin, session, is_running=running) for session in sessions]
-            if not running:
+            origin = history_origin(None)
+            pushes = [push(history, central, origin, session, is_running=are_running) for session in sessions]
+            if not are_running:
                 push(history, central, origin)
             return [sentence for result in pushes for sentence in result.refused]
     except (OSError, PerfBisectError) as error:

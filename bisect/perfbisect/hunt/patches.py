@@ -30,7 +30,7 @@ from perfbisect.core.search.parts import (
 from perfbisect.errors import RunsNotComparable, UsageError
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import check_distinct_patch_names, recipe_patches
-from perfbisect.repository.derived import apply_patch, paths_of_patch
+from perfbisect.repository.derived import apply_patch_as_commit, paths_of_patch
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import git, isolated_environment, pathspecs_except, run_git, temporary_bare_repository
 from perfbisect.repository.range import CommitRange, PartialDiffCommits
@@ -69,7 +69,7 @@ class _PatchResults:
     def apply_all(self, commit: str) -> None:
         """Apply the patches to a commit, each patch on top of the previous patches, and store the results."""
         for patch in self.patches:
-            patched, refusal = apply_patch(self.bare, commit, patch.content)
+            patched, refusal = apply_patch_as_commit(self.bare, commit, patch.content)
             if not patched:
                 self.refusals.setdefault(patch.name, refusal)
                 continue
@@ -122,7 +122,7 @@ def check_patches(
     return tuple(Warned(f"The patch {name} {no_effect}") for name in names)
 
 
-def suspected_steps(verdict: Verdict) -> tuple[int, int] | None:
+def first_and_last_suspect(verdict: Verdict) -> tuple[int, int] | None:
     """A round measures a sequence of states, each with more parts than the state before. Returns the first and the last
     step (from a state to the next state) that may be the cause according to the verdict of the round; None if the
     verdict names no step."""
@@ -135,7 +135,7 @@ def suspected_steps(verdict: Verdict) -> tuple[int, int] | None:
             return None
 
 
-def needs_from_error(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
+def needs_from_error(diff: CommitDiff, failed_state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """The needs that the error of a failed build shows, as pairs: a part of the diff that the failed state contains,
     and a missing part that the first part needs to compile.
 
@@ -143,10 +143,10 @@ def needs_from_error(diff: CommitDiff, state: frozenset[int], error: str) -> set
     has a word of the error, both parts of a pair contain the same word of the error. The set is empty if the error
     shows no need.
     """
-    return _needs_at_line(diff, state, error) or _needs_by_words(diff, state, error)
+    return _needs_at_line(diff, failed_state, error) or _needs_by_shared_words(diff, failed_state, error)
 
 
-def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
+def _needs_at_line(diff: CommitDiff, failed_state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """Pairs of the part at an error's line and a part with a word of the error. Exactly one part of each pair is in the
     failed state.
 
@@ -155,12 +155,12 @@ def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[t
     no part has a quoted word of the error, the words of the line are used in place of the words of the error.
     """
     location = LOCATION.search(error)
-    hit = part_and_line_at(diff, location[1], int(location[2]), state) if location else None
+    hit = part_and_line_at(diff, location[1], int(location[2]), failed_state) if location else None
     if not hit:
         return set()
     part, line = hit
-    other_side = diff.all_parts - state if part in state else state
-    old_words, new_words = diff.words_by_side
+    other_side = diff.all_parts - failed_state if part in failed_state else failed_state
+    old_words, new_words = diff.words_before_and_after
     quoted = [word for word in dict.fromkeys(QUOTED.findall(error)) if not word.endswith((".c", ".h"))]
     # Words that only the older side or only the newer side has are tried first.
     for word in sorted(quoted, key=lambda word: (word in old_words) is (word in new_words)):
@@ -168,15 +168,15 @@ def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[t
         in_file = {number for number in changing if diff.pieces[number].file == diff.pieces[part].file}
         defining = {number for number in changing if word in diff.defined[number]}
         if partners := in_file & defining or defining or in_file or changing:
-            return need_pairs(part, partners, state)
+            return inside_outside_pairs(part, partners, failed_state)
     words = {*WORD.findall(line)}
     partners = {number for number in other_side if words.intersection(diff.defined[number])}
     defined, pieces = diff.defined[part], diff.pieces
     partners |= {number for number in other_side for word in defined if has_word(pieces[number], word, changed=False)}
-    return need_pairs(part, partners, state) if len(partners) <= MAX_PARTS_OF_WORD else set()
+    return inside_outside_pairs(part, partners, failed_state) if len(partners) <= MAX_PARTS_OF_WORD else set()
 
 
-def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
+def _needs_by_shared_words(diff: CommitDiff, failed_state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """Pairs of a part that is in the failed state and a part that is not, if both parts contain the same word of the
     error.
 
@@ -184,7 +184,7 @@ def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[
     files contain, then all quoted words, then all words and names of files. A word that more than 40 parts have is
     ignored.
     """
-    quoted, (old_words, new_words) = QUOTED.findall(error), diff.words_by_side
+    quoted, (old_words, new_words) = QUOTED.findall(error), diff.words_before_and_after
     of_one_side = [word for word in quoted if (word in old_words) is not (word in new_words)]
     for words in (of_one_side, quoted, [*WORD.findall(error), *FILE_NAME.findall(error)]):
         for changed in (True, False):  # first parts that add or remove the word, then all parts that contain the word
@@ -192,13 +192,14 @@ def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[
             for word in dict.fromkeys(words):
                 parts = {number for number, piece in enumerate(diff.pieces) if has_word(piece, word, changed=changed)}
                 if len(parts) <= MAX_PARTS_OF_WORD:
-                    pairs.update((inside, outside) for inside in parts & state for outside in parts - state)
+                    missing = parts - failed_state
+                    pairs.update((inside, outside) for inside in parts & failed_state for outside in missing)
             if pairs:
                 return pairs
     return set()
 
 
-def need_pairs(part: int, partners: Iterable[int], state: frozenset[int]) -> set[tuple[int, int]]:
+def inside_outside_pairs(part: int, partners: Iterable[int], state: frozenset[int]) -> set[tuple[int, int]]:
     """A pair of ``part`` and each of ``partners``. The first part of each pair is the part that is in ``state``."""
     return {(part, partner) if part in state else (partner, part) for partner in partners}
 
@@ -283,8 +284,8 @@ class PartSearch:
             if isinstance(event, SessionStarted) and event.candidates != logged_states:
                 logged_states = event.candidates
                 if verdict:
-                    self.advance(verdict, errors)
-                if self.span.candidates != logged_states:
+                    self.choose_next_round(verdict, errors)
+                if self.range_of_round.candidates != logged_states:
                     raise RunsNotComparable(
                         "The search in the diff cannot continue, because this version of perfbisect divides the diff into other parts.",
                         "Begin a new search with: bisect narrow",
@@ -293,7 +294,7 @@ class PartSearch:
             elif isinstance(event, Decided) and not isinstance(event.decision.order, Measure):
                 verdict = event.decision.order
         if verdict:
-            self.advance(verdict, errors)
+            self.choose_next_round(verdict, errors)
         self.present, self.unfinished_proof = self.unfinished_proof or self.present, None
         return self
 
@@ -312,7 +313,7 @@ class PartSearch:
         }
         return {(part, needed) for part, needed in pairs if needed not in self.learnt[part]}
 
-    def advance(self, verdict: Verdict, errors: Mapping[str, tuple[str, ...]]) -> bool:
+    def choose_next_round(self, verdict: Verdict, errors: Mapping[str, tuple[str, ...]]) -> bool:
         """Choose the next round from the ``verdict`` of the present round. Returns whether there is a next round.
 
         ``errors`` are the errors of commits that do not build, by hash.
@@ -330,14 +331,14 @@ class PartSearch:
             self.learnt[part].add(needed)
         with suppress(StopIteration):
             while self.present.states == ended.states:  # a round with equal states would have the same verdict
-                self.present = self.rounds.send(suspected_steps(verdict))
+                self.present = self.rounds.send(first_and_last_suspect(verdict))
             if self.present.proven and not ended.proven:
                 self.named = self.named or ended
             return True
         return False
 
     @property
-    def span(self) -> CommitRange:
+    def range_of_round(self) -> CommitRange:
         """The commits that the present round searches, as a range. Each commit has more parts of the diff than the
         commit before; the first commit is the fast end."""
         commits = self.commits.hashes(self.present.states)

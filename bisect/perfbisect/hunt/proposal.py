@@ -47,7 +47,7 @@ class RepositoryProposal:
 
     repository: Repository
     range: ProposedRange
-    files: int  # the number of files
+    file_count: int
     language: str  # the language of most files, or ""
     submodules: tuple[str, ...]
     proposal: RecipeProposal
@@ -87,7 +87,7 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
     title = _checked_name(name or re.sub(r"[^a-z0-9._-]+", "-", last.lower()).strip("-._")[:40], is_option=bool(name))
     default = system_for_range(tree.paths for tree in trees)
     systems = [system for system in SYSTEMS if all(system in systems_in(tree.paths) for tree in trees)]
-    system, found = benchmarks.find_benchmarks(systems or [system_for_commit(default, bad.paths)], good, bad)
+    system, found = benchmarks.find_common_benchmarks(systems or [system_for_commit(default, bad.paths)], good, bad)
     if system != default and default != AUTO:  # the tree has two build systems, such as a Makefile and a go.mod
         found = [
             benchmark
@@ -106,7 +106,7 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
         )
     # The recipe gets the URL only if other machines can clone from it, and if it contains no password.
     public = url if _URL.fullmatch(url) and mask_credentials(url) == url else ""
-    version = _version_command(repo, ends)
+    version = _version_file_command(repo, ends)
     ignored, language = ignored_patterns(good, bad), main_language(bad.paths)
     proposal = RecipeProposal(title, range_.bad, system, public, range_.patterns, version, ignored, found[0])
     return RepositoryProposal(repo, range_, len(bad.paths), language, listings[1].submodules, proposal, found)
@@ -114,8 +114,8 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
 
 def read_tree(repo: Repository, commit: str, listed: TreeFiles, program: str = "") -> SourceTree:
     """The paths in the tree of a commit, and the texts of the files that a proposal needs."""
-    paths, embedding = frozenset(listed.files), lines_containing(repo, commit, EMBEDDING, ("*.rs", "*.go"))
-    return SourceTree(paths, small_file_texts(repo, listed, files_to_read(paths)), embedding, program)
+    paths, embedding_lines = frozenset(listed.files), lines_containing(repo, commit, EMBEDDING, ("*.rs", "*.go"))
+    return SourceTree(paths, small_file_texts(repo, listed, files_to_read(paths)), embedding_lines, program)
 
 
 def _known_repository(repo: Repository, url: str, tree: SourceTree, range_: ProposedRange) -> KnownRepository | None:
@@ -175,7 +175,7 @@ def _checked_name(name: str, *, is_option: bool) -> str:
     return name
 
 
-def _version_command(repo: Repository, ends: Sequence[str]) -> list[str]:
+def _version_file_command(repo: Repository, ends: Sequence[str]) -> list[str]:
     """A command that prints the file VERSION, if this file contains only a version number at both ends of the range;
     otherwise empty.
     """

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import AUTO, Direction, Settings
+from perfbisect.core.domain.settings import AUTO, ChangeDirection, Settings
 from perfbisect.errors import UsageError
 from perfbisect.lab.workload.command import PERCENTILES
 from perfbisect.recipes.build_systems import (
@@ -16,7 +16,7 @@ from perfbisect.recipes.build_systems import (
     systems_in,
 )
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.builder_reader import find_variant, required_build
+from perfbisect.recipes.builder_reader import find_variant, required_build_section
 from perfbisect.recipes.requested import (
     command_words,
     converted_overrides,
@@ -25,14 +25,14 @@ from perfbisect.recipes.requested import (
     requested_builder,
 )
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.commits import DOTS, resolve_commit, revisions_in, root_commit
+from perfbisect.repository.commits import DOTS, resolve_commit, revision_or_range_ends, root_commit
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.objects import small_file_texts, top_level_names, tree_files
+from perfbisect.repository.objects import small_file_texts, top_level_files, tree_files
 
 
 def resolve_settings(
-    settings: Settings, direction: Direction | None = None, *, clone_progress: Progress | None = None
+    settings: Settings, direction: ChangeDirection | None = None, *, clone_progress: Progress | None = None
 ) -> Settings:
     """The settings of a hunt, completed by the values that the recipe and the repository determine: metric, clone,
     variant, commits.
@@ -40,7 +40,7 @@ def resolve_settings(
     ``direction`` is the direction of the hunted change; None means the direction in which the metric becomes worse.
     Wrong names (of a builder, workload, variant or metric) raise errors before a repository is cloned.
     """
-    settings = with_repository(settings)
+    settings = with_default_repository(settings)
     builder, workload = load_requested(settings)
     if builder.installed:
         raise UsageError(
@@ -51,7 +51,7 @@ def resolve_settings(
     find_variant(builder, settings.variant)
     auto = settings.metric == AUTO
     metric = choose_metric("" if auto else settings.metric, [workload])
-    if settings.policy.slow_after and not find_metric(metric).stop_is_bound(command=bool(workload.command)):
+    if settings.policy.slow_after and not find_metric(metric).is_bounded_by_stopped_run(command=bool(workload.command)):
         raise UsageError(
             f"--slow-after cannot be used with the metric {metric} of workload {workload.name}, because the time after"
             f" which a run is stopped does not bound {metric}.",
@@ -78,8 +78,9 @@ def resolve_settings(
 def resolve_skips(settings: Settings, builder: Builder) -> dict[str, str]:
     """The commits that the options --skip name: a map from the text of each option to the same text with full hashes."""
     git = open_repository(Path(settings.repository))
+    tags = builder.release_tags
     return {
-        text: DOTS.join(resolve_commit(git, revision, builder.release_tags) for revision in revisions_in(text))
+        text: DOTS.join(resolve_commit(git, revision, tags) for revision in revision_or_range_ends(text))
         for text in settings.skips
     }
 
@@ -129,12 +130,12 @@ def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool
     return False
 
 
-def worse_direction(metric: str) -> Direction:
+def worse_direction(metric: str) -> ChangeDirection:
     """The direction of change in which a metric becomes worse."""
-    return Direction.DROP if find_metric(metric).higher_is_better else Direction.RISE
+    return ChangeDirection.DROP if find_metric(metric).higher_is_better else ChangeDirection.RISE
 
 
-def with_repository(settings: Settings) -> Settings:
+def with_default_repository(settings: Settings) -> Settings:
     """The settings with a repository: if --build is given without a repository, the repository of the current folder."""
     if settings.quick and settings.quick.build is not None and not settings.repository:
         return replace(settings, repository=str(open_repository(Path.cwd(), is_named_by_user=False).folder))
@@ -178,7 +179,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
     the recipe, if a tree has no build system, and if options for a build system have no effect.
     """
     without_recipe = settings.quick is not None and settings.quick.build == ()  # with --run and without --build
-    build = Build() if without_recipe else required_build(builder)
+    build = Build() if without_recipe else required_build_section(builder)
     option = "--configure" if settings.configure else "--program" if settings.programs else ""
     if has_commands(build):
         if option:
@@ -186,7 +187,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
                 f"{option} has no effect, because {builder.name} is built by commands.", "Change these commands."
             )
         return ""
-    trees = {revision: top_level_names(git, commit) for revision, commit in commits.items()}
+    trees = {revision: top_level_files(git, commit) for revision, commit in commits.items()}
     for revision, paths in trees.items():
         systems = systems_in(paths)
         if build.system and build.system not in systems:

@@ -28,7 +28,7 @@ from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import MAX_PROBABILITY, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.instruction_counts import instruction_change, with_count_result
-from perfbisect.core.inference.observations import count_runs, read_observations
+from perfbisect.core.inference.observations import count_own_runs, read_observations
 from perfbisect.core.search.acquisition import detectable_effect, expected_runs
 from perfbisect.core.search.counts import LEAST
 from perfbisect.core.search.decide import build_bounds, decide, run_bounds
@@ -150,7 +150,7 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
     return Warned(text, advice)
 
 
-def expected_cost(problem: SearchProblem, decision: Decision, state: SessionState) -> Foreseen | None:
+def forecast_builds_and_runs(problem: SearchProblem, decision: Decision, state: SessionState) -> Foreseen | None:
     """A forecast of the numbers of builds and runs that the hunt will take, computed from the readings of good and bad.
 
     None if the search needs further runs of good and bad first, or if the confidence interval of the ratio of bad to
@@ -237,7 +237,7 @@ def log_verdict(
     return log.append(SessionEnded(counted, reason_follows, suspects=suspects))
 
 
-def replay(
+def recompute_decisions(
     problem: SearchProblem, events: Sequence[TimedEvent], began: float, *, shares_builds: bool = False
 ) -> Iterator[tuple[int, Decision]]:
     """Compute the decisions of a logged hunt again, with the present version of the search and the rules of
@@ -264,7 +264,7 @@ def replay(
             order = decision.order
             if not isinstance(order, Measure):
                 decision = replace(decision, order=with_count_result(order, problem.commits, log))
-            yield count_runs(situation.observations), decision
+            yield count_own_runs(situation.observations), decision
             if not isinstance(order, Measure):
                 return
         state.add(at, event)  # after the decision, because the event may end the use of incremental builds

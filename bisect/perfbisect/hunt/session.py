@@ -1,6 +1,6 @@
 """Begins and resumes a session: one or several hunts over the same range, or a trial.
 
-outcomes = begin(setups, CommandCallbacks(path of the history, open_view, waiting, begun))
+outcomes = begin(setups, CommandCallbacks(path of the history, open_view, waiting, on_begin))
 
 Each hunt has its own log and verdict. The hunts that are started together have the same range, builder and host, and
 different workloads. Several such hunts are stored in the history as a batch without a batch file (`bisect show b3`). If
@@ -26,7 +26,7 @@ from perfbisect.hunt.lifecycle import settings_by_host_of_class
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import Recipes, SessionSetup
 from perfbisect.hunt.trials.builds import with_config
-from perfbisect.hunt.trials.proof import claim_of, narrowing_setup, proof_setup
+from perfbisect.hunt.trials.proof import claim_of, diff_search_setup, proof_setup
 from perfbisect.hunt.trials.rounds import TrialDesign, with_prebuilt_facts
 from perfbisect.lab import upkeep
 from perfbisect.process import CLOCK
@@ -72,14 +72,16 @@ def begin(
     ``replaced`` is the number of an old hunt that is removed from the history after the new hunts are stored; 0: none.
     """
     first = setups[0]
-    with lock_hosts(first.hosts, first.purpose, caller.waiting) as held, closing(History.open(caller.path)) as history:
+    locks = lock_hosts(first.hosts, first.purpose, caller.waiting)
+    with locks as held, closing(History.open(caller.history_path)) as history:
         trial = bool(first.request.works)
         machines = (site.facts.settings.get("node", site.facts.name) for site in first.hosts)
         unfit = (Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())
         warnings = (*(() if trial else disk_warnings(history, first)), *unfit)
         setups = [replace(setup, warnings=(*setup.warnings, *warnings)) for setup in setups]
         setups = [
-            with_prebuilt_facts(setup, caller.say) if trial else new_hunt_setup(history, setup) for setup in setups
+            with_prebuilt_facts(setup, caller.say) if trial else with_priors_and_hashes(history, setup)
+            for setup in setups
         ]
         with history.transaction() as db:
             numbers, batch = store_sessions(history, setups, in_batch)
@@ -88,7 +90,7 @@ def begin(
         return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(setups)))
 
 
-def new_hunt_setup(history: History, setup: SessionSetup) -> SessionSetup:
+def with_priors_and_hashes(history: History, setup: SessionSetup) -> SessionSetup:
     """The setup of a new hunt, to whose settings prior knowledge from earlier hunts and the hashes of the recipes are
     added.
     """
@@ -163,7 +165,7 @@ def resume(
     trial that is complete.
     """
     with ExitStack() as stack:
-        history = stack.enter_context(closing(History.open(caller.path)))
+        history = stack.enter_context(closing(History.open(caller.history_path)))
         trial = history.trial(session) if isinstance(session, str) and not batch else None
         verdicts: list[Verdict | None] = [None]
         if batch:
@@ -194,7 +196,7 @@ def resume(
             setups = {0: stack.enter_context(resumed_trial(history, trial, requested[0], changes, caller))}
         elif requested[0].narrows:
             log = [entry.event for entry in history.events(numbers[0])]
-            setups = {0: stack.enter_context(narrowing_setup(requested[0], caller.waiting, log))}
+            setups = {0: stack.enter_context(diff_search_setup(requested[0], caller.waiting, log))}
             with history.transaction():
                 history.store_range_of_round(numbers[0], setups[0].start_event(numbers[0], True))
             check_unchanged(history, numbers[0], setups[0])

@@ -16,7 +16,7 @@ from perfbisect.errors import EnvironmentFailure, Interrupted, PerfBisectError, 
 from perfbisect.host import leases
 from perfbisect.host.facts import PROCESSOR_MODEL, read_fact, read_fingerprint
 from perfbisect.host.leases import LeaseRequest, PrintMessage, ShowQueue
-from perfbisect.host.lock import SESSION, HostLock, WaitCallback, hold_lock, locked_machine_identity, wait_for_turn
+from perfbisect.host.lock import SESSION, HostLock, WaitCallback, hold_lock, lock_identity, wait_for_turn
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.building.candidates import FairLock, LabHost
@@ -70,14 +70,14 @@ class BuildHostChecks:
         if self.builder.build is None or not entry.build_hosts_except_itself:
             return (), ()
         new = [name for name in entry.build_hosts_except_itself if name not in self.connected]
-        warned = [warning for name in new for warning in self._connect(name)]
+        warned = [warning for name in new for warning in self._connect_build_host(name)]
         build_hosts = tuple(self.connected[name] for name in entry.build_hosts_except_itself)
         for build_host in build_hosts:
             check_architectures(host, build_host.host)
             warned += processor_warnings(host, build_host.host, self.builder, self.settings.variant)
         if (names := frozenset(entry.all_build_hosts)) not in self.compared:
             self.compared.add(names)
-            warned += self._mismatch_warnings(entry, host, build_hosts)
+            warned += self._build_host_difference_warnings(entry, host, build_hosts)
         return build_hosts, tuple(warned)
 
     def can_build(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> bool:
@@ -90,7 +90,7 @@ class BuildHostChecks:
         request = CheckRequest.for_build_host(host, entry, self.builder, self.settings.variant)
         return all(finding.level is not Severity.REFUSED for finding in build_host_findings(inspect_host(request)))
 
-    def _connect(self, name: str) -> tuple[Warned, ...]:
+    def _connect_build_host(self, name: str) -> tuple[Warned, ...]:
         """Connect to a build host and check whether it can build. Returns warnings."""
         entry = load_host(name, self.settings.hosts_path)
         host = connect(entry)
@@ -106,7 +106,9 @@ class BuildHostChecks:
         sides = [read_build_host_properties(maker, variant) for maker in makers]
         return build_host_differences(host.name, sides, native=is_processor_specific(self.builder, variant))
 
-    def _mismatch_warnings(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
+    def _build_host_difference_warnings(
+        self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]
+    ) -> tuple[Warned, ...]:
         """Warnings about differences between the build hosts of ``host`` that could make their builds differ."""
         makers = [*(build_host.host for build_host in build_hosts), *([host] if entry.builds_itself else [])]
         return warnings_or_refusal(self._differences(host, makers))
@@ -195,7 +197,7 @@ def processor_warnings(host: Host, build_host: Host, builder: Builder, variant: 
         )
 
 
-def can_build_ahead(entries: Sequence[HostEntry]) -> bool:
+def have_common_build_hosts(entries: Sequence[HostEntry]) -> bool:
     """Whether all hosts of a hunt (``entries``) have the same build hosts, so that the build hosts can make builds
     before a run needs the builds.
 
@@ -232,7 +234,7 @@ def lock_hosts(
     with ExitStack() as stack:
         held = {
             host.name: stack.enter_context(hold_lock(host, purpose, waiting, SESSION))
-            for host in sorted(hosts.values(), key=lambda host: (locked_machine_identity(host), host.name))
+            for host in sorted(hosts.values(), key=lambda host: (lock_identity(host), host.name))
         }
         for build_host in build_hosts:
             # At the end of the session, builds that still run are ended, because no session needs them any more.
@@ -340,7 +342,7 @@ def _lease_requests(
     for name in names:
         lease_name = parse_leased_host_name(name)
         assert lease_name, "the name of a leased host has the form of a lease"
-        if not leases.is_leased(name):  # otherwise another hunt of this process shares the lease
+        if not leases.is_leased_by_this_process(name):  # otherwise another hunt of this process shares the lease
             groups.setdefault((lease_name.lease, lease_name.features), []).append(name)
     ordered = sorted(groups.items(), key=lambda group: (-len(re.findall(r"[\w.-]+", group[0][1])), group[0]))
     for (recipe, features), members in ordered:

@@ -15,10 +15,10 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.settings import NO_TRIAL, WITH_RUNS, Patch, Settings, TrialRequest, TrialType
 from perfbisect.core.inference.ancestry import with_suspected_weights
 from perfbisect.errors import UsageError
-from perfbisect.host.lock import WaitCallback, locked_machine_identity
+from perfbisect.host.lock import WaitCallback, lock_identity
 from perfbisect.host.protocol import Host
 from perfbisect.hunt.patches import PartSearch, check_patches, patches_of
-from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, can_build_ahead
+from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, have_common_build_hosts
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.building.links import layouts_unavailable_warning
 from perfbisect.lab.building.plan import InstalledBuild, build_fingerprint
@@ -33,7 +33,7 @@ from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import HostEntry, load_host
 from perfbisect.recipes.requested import ServerConfig, check_overrides, load_requested, requested_builder, with_settings
 from perfbisect.recipes.workload import Workload, load_training_workloads
-from perfbisect.repository.commits import ambiguous_tags, commits_in_set, commits_touching, describe_commit
+from perfbisect.repository.commits import commits_in_set, commits_touching, describe_commit, tags_named_like_branches
 from perfbisect.repository.discovery import has_uncommitted_changes, open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.range import CommitRange, read_range
@@ -77,7 +77,7 @@ class SessionSetup:
         are trained with the workloads of all these hunts. Raises UsageError and EnvironmentFailure."""
         recipes = begun or [load_requested(settings) for settings in requested]
         first, builder, measured = requested[0], recipes[0][0], tuple(workload for _, workload in recipes)
-        common = cls._checked(first, builder, measured[: len(requested)], waiting)
+        common = cls._first_workload_setup(first, builder, measured[: len(requested)], waiting)
         setups = []
         for settings, workload in zip(requested, measured, strict=False):
             suspects_agree = settings.suspects == first.suspects
@@ -95,10 +95,10 @@ class SessionSetup:
         ``set_up``."""
         builder = requested_builder(settings)
         check_overrides(builder, workloads, settings)
-        return cls._checked(settings, builder, workloads, waiting, span)._adapted_to_metric()
+        return cls._first_workload_setup(settings, builder, workloads, waiting, span)._adapted_to_metric()
 
     @classmethod
-    def _checked(
+    def _first_workload_setup(
         cls,
         settings: Settings,
         builder: Builder,
@@ -115,7 +115,7 @@ class SessionSetup:
         skipped = () if builds else candidates_to_skip(settings, span)
         patches = patches_of(settings, builder)
         patch_warnings = check_patches(patches, settings, builder, span, is_range=not builds)
-        can_build_ahead(entries)
+        have_common_build_hosts(entries)  # raises UsageError for a wrong combination of build hosts
         checks = BuildHostChecks(settings, needed, waiting)
         hosts = tuple(PreparedHost.prepare(entry, settings, needed, workloads, checks) for entry in entries)
         dirty = settings.repository and has_uncommitted_changes(open_repository(Path(settings.repository)))
@@ -175,7 +175,7 @@ class SessionSetup:
         return replace(setup, settings=settings, request=request)
 
     @property
-    def host(self) -> Host:
+    def first_host(self) -> Host:
         """The first host."""
         return self.hosts[0].host
 
@@ -183,7 +183,7 @@ class SessionSetup:
     def common_build_hosts(self) -> tuple[BuildHost, ...]:
         """The build hosts that make builds in advance for all measuring hosts; empty if each build is made when a host
         needs it."""
-        return self.hosts[0].build_hosts if can_build_ahead([site.entry for site in self.hosts]) else ()
+        return self.hosts[0].build_hosts if have_common_build_hosts([site.entry for site in self.hosts]) else ()
 
     @property
     def facts(self) -> HostFacts:
@@ -278,8 +278,7 @@ class SessionSetup:
 
 
 def shared_builds() -> SharedBuilds | None:
-    """The store of shared builds that the user's configuration names; None if there is none. Raises RecipeError for a
-    mistake in the configuration."""
+    """The user's store of shared builds, or None. Raises RecipeError for a mistake in the user's configuration."""
     shared = load_configuration().shared
     return SharedBuilds(shared.builds, shared.secret()) if shared.builds else None
 
@@ -340,7 +339,7 @@ def shared_machine_warnings(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
     host_of_machine: dict[str, str] = {}
     connected = [host for site in hosts for host in (site.host, *(builder.host for builder in site.build_hosts))]
     for name, host in {host.name: host for host in connected}.items():
-        if (first := host_of_machine.setdefault(locked_machine_identity(host), name)) != name:
+        if (first := host_of_machine.setdefault(lock_identity(host), name)) != name:
             yield Warned(
                 f"hosts {first} and {name} are one machine: work on one host disturbs the runs of the other",
                 "Give only one of the two hosts.",
@@ -349,7 +348,8 @@ def shared_machine_warnings(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
 
 def ambiguous_name_warnings(settings: Settings, revisions: Iterable[str]) -> Iterator[Warned]:
     """A warning about each revision whose name is the name of both a tag and a branch."""
-    for name in ambiguous_tags(open_repository(Path(settings.repository)), revisions) if settings.repository else ():
+    repository = Path(settings.repository)
+    for name in tags_named_like_branches(open_repository(repository), revisions) if settings.repository else ():
         yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")
 
 

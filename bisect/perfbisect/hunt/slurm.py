@@ -20,7 +20,7 @@ from pathlib import Path
 
 from perfbisect.errors import INTERRUPTED, EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.host.leases import MARGIN, run_briefly
-from perfbisect.hunt.batch import PROGRAM, VERDICTS, last_error, log_of, read_batch_at_end, title_of
+from perfbisect.hunt.batch import PROGRAM, VERDICTS, end_batch_if_complete, hunt_output_file, last_error, title_of
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.inventory import parse_leased_host_name
 from perfbisect.report.command_line import bisect_command
@@ -31,7 +31,7 @@ from perfbisect.store.batches import (
     batch_jobs_of_hunt,
     enter_batch_hunt_status,
     read_batch,
-    remove_batch,
+    remove_planned_batch,
     update_batch_hunt,
 )
 from perfbisect.store.history import History
@@ -62,7 +62,7 @@ class JobState:
 Jobs = Mapping[str, JobState]  # number of a job → state
 
 
-def check_commands(command: str = "sbatch") -> None:
+def check_slurm_command(command: str = "sbatch") -> None:
     """Raise UsageError if this machine does not have ``command``, a command of Slurm."""
     if not shutil.which(command):
         advice = "Use a machine with Slurm's commands, such as a login node."
@@ -117,7 +117,7 @@ def _run(command: Sequence[str], stdin: str = "") -> str:
     """Run a command of Slurm; returns its output. Raises UsageError if the command is missing, EnvironmentFailure if it
     fails.
     """
-    check_commands(command[0])
+    check_slurm_command(command[0])
     status, printed = run_briefly(command, stdin, TIME_LIMIT)
     if status:
         raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {printed or f'it ended with status {status}'}")
@@ -186,9 +186,9 @@ def read_batch_and_jobs(history: History, number: int) -> tuple[Batch, Jobs]:
     for hunt in batch.hunts:
         status = states[hunt.job].status if hunt.job in states else None
         if hunt.status is None and status not in (None, INTERRUPTED):
-            failure = "" if status in VERDICTS else last_error(log_of(history, number, hunt.number))
+            failure = "" if status in VERDICTS else last_error(hunt_output_file(history, number, hunt.number))
             enter_batch_hunt_status(history, number, hunt.number, status, failure)
-    return read_batch_at_end(history, number), states
+    return end_batch_if_complete(history, number), states
 
 
 def needs_no_job(hunt: BatchHunt, states: Jobs) -> bool:
@@ -204,7 +204,7 @@ def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
     batch, states = read_batch_and_jobs(history, number)
     hunts = [hunt for hunt in batch.hunts if not needs_no_job(hunt, states)]
     for hunt in hunts:
-        job, log = jobs[hunt.number], log_of(history, number, hunt.number)
+        job, log = jobs[hunt.number], hunt_output_file(history, number, hunt.number)
         arguments = job.script_arguments(log, f"{number}:{hunt.number}", history.path)
         # Signals are blocked, so that each submitted job is stored.
         signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
@@ -214,7 +214,7 @@ def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
                 update_batch_hunt(history, number, hunt.number, job=submitted, status=None, failure=None)
         except PerfBisectError as error:
             if hunt is batch.hunts[0] and not any(planned.hunt or planned.job for planned in batch.hunts):
-                remove_batch(history, number)
+                remove_planned_batch(history, number)
             advice = "Correct this hunt and submit the file again. The jobs of the hunts before it are kept."
             raise UsageError(f"{title_of(hunt.planned)}: {error}", advice) from error
         finally:

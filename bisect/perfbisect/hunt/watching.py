@@ -45,7 +45,7 @@ class View(Protocol):
     def set_rows(self, rows: Sequence[SessionRow]) -> None:
         """Show ``rows``, a row for each hunt. Only called if other processes carry out the hunts."""
 
-    def end_hunt(self, hunt: int, at: float) -> None:
+    def show_hunt_end(self, hunt: int, at: float) -> None:
         """Show the end of a session; ``at`` is the time of its latest event."""
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ def watch(
     followed = {session: FollowedHunt(history, session) for session in sessions}
     with closing(view):
         for number, session in followed.items():
-            view.add_earlier_events(number, session.earlier())
+            view.add_earlier_events(number, session.events_of_earlier_attempts())
         while followed:
             for number, session in [*followed.items()]:
                 # read before the events, so that all events of an ended session are read
@@ -77,7 +77,7 @@ def watch(
                     view.add_events(number, events)
                 if state.state != RUNNING and not (session.reason_follows and history.has_running_process(number)):
                     del followed[number]
-                    view.end_hunt(number, session.at)
+                    view.show_hunt_end(number, session.at)
                     yield state
             if followed:
                 pause(POLL_SECONDS)
@@ -90,11 +90,11 @@ class FollowedHunt:
         self.history, self.hunt = history, hunt
         self.last = 0  # the id of the last entry that was read
         self.at = history.start_time(hunt)  # the time of the last entry that was read
-        self.events = CompletedEvents()
+        self.events = RunStartAdder()
         self.began = (history.attempt_starts(hunt) or [history.start_time(hunt)])[-1]
         self.reason_follows = False
 
-    def earlier(self) -> Iterator[TimedEvent]:
+    def events_of_earlier_attempts(self) -> Iterator[TimedEvent]:
         """The events of all attempts at the session except the latest attempt."""
         for entry in self.history.events(self.hunt):
             if entry.at >= self.began:
@@ -103,7 +103,7 @@ class FollowedHunt:
             yield entry.at, entry.event
 
     def new(self) -> Iterator[TimedEvent]:
-        """The events that were stored since the last call, and the RunStarted events that ``CompletedEvents`` adds."""
+        """The events that were stored since the last call, and the RunStarted events that ``RunStartAdder`` adds."""
         for entry in self.history.events(self.hunt, self.last):
             self.last, self.at = entry.id, entry.at
             if isinstance(entry.event, SessionEnded):
@@ -113,7 +113,7 @@ class FollowedHunt:
 
 
 @dataclass
-class CompletedEvents:
+class RunStartAdder:
     """Adds RunStarted events to the stored events of a hunt. The caller must pass the stored events in the sequence in
     which they were stored.
 

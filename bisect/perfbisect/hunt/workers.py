@@ -67,7 +67,7 @@ class _RunningBuild:
     cancelled: threading.Event
 
 
-class EventQueue(Generic[E]):
+class SynchronousEventQueue(Generic[E]):
     """A queue of events. A thread that puts an event waits until the main thread has handled the event.
 
     Therefore a host begins a run, or any other action, only after all its earlier events have been stored.
@@ -80,7 +80,7 @@ class EventQueue(Generic[E]):
         self._unhandled: set[threading.Event] = set()
         self._closed = False
 
-    def put(self, host: int, event: E) -> None:
+    def put_and_wait(self, host: int, event: E) -> None:
         """Add an event, and wait until it has been handled. Raises Cancelled if the queue is closed."""
         handled = threading.Event()
         self._unhandled.add(handled)
@@ -99,7 +99,7 @@ class EventQueue(Generic[E]):
         host, event, self._latest = self._arrived.get(timeout=seconds)
         return host, event
 
-    def close(self, threads: Collection[threading.Thread]) -> None:
+    def close_and_join(self, threads: Collection[threading.Thread]) -> None:
         """Refuse all further events, and wait at most PATIENCE seconds until the cancelled ``threads`` have ended."""
         self._closed = True
         seconds_left = PATIENCE
@@ -122,7 +122,7 @@ class ThreadWorkers:
         self.build_hosts = tuple(build_host.name for build_host in build_workers)
         self.builds_between = builds_between
         self._measuring, self._build_workers = measuring, build_workers
-        self._queue: EventQueue[LabEvent | OrderEnded | BaseException] = EventQueue()
+        self._queue: SynchronousEventQueue[LabEvent | OrderEnded | BaseException] = SynchronousEventQueue()
         self._threads: dict[int, threading.Thread] = {}  # number of a worker → its thread
         self._in_flight: dict[int, _RunningBuild] = {}  # number of a build host → its present build
         self._killers: list[threading.Thread] = []  # threads that kill the jobs of cancelled orders
@@ -166,7 +166,7 @@ class ThreadWorkers:
         """Cancel all work orders and builds, and wait at most PATIENCE seconds until their threads have ended."""
         if self._threads:
             self._cancel_all()
-        self._queue.close([*self._killers, *self._threads.values()])
+        self._queue.close_and_join([*self._killers, *self._threads.values()])
 
     def _cancel_all(self) -> None:
         """Cancel the work of all threads, and kill the jobs that the threads may be waiting for."""
@@ -213,14 +213,14 @@ class ThreadWorkers:
         name = worker.name if has_several else ""  # events have the name of their host if there are several
 
         def put(event: LabEvent) -> None:
-            self._queue.put(number, event)
+            self._queue.put_and_wait(number, event)
 
         ended: OrderEnded | BaseException = OrderEnded()
         try:
             with worker.subscribe(put), closing(work()) as events:
                 for event in events:
                     try:
-                        put(with_host(event, name))
+                        put(with_default_host(event, name))
                     except Cancelled:
                         worker.stop.clear()  # the commands that end the order must not be cancelled, too
                         raise
@@ -231,7 +231,7 @@ class ThreadWorkers:
         except BaseException as failure:  # noqa: BLE001 - raised in the main thread
             ended = failure
         with suppress(Cancelled):
-            self._queue.put(number, ended)
+            self._queue.put_and_wait(number, ended)
 
     def _end_of_cancelled(self, number: int, cancelled: Cancelled) -> OrderEnded | BaseException:
         """The event that ends a cancelled work order or build; if the whole session was cancelled, the exception
@@ -246,12 +246,12 @@ class ThreadWorkers:
         candidate = build.order.candidate
         event = BuildCancelled(candidate, worker.describe(candidate), self.elapsed_seconds(build_host), worker.name)
         try:
-            self._queue.put(number, event)
+            self._queue.put_and_wait(number, event)
         except Cancelled as session_cancelled:
             return session_cancelled
         return OrderEnded()
 
 
-def with_host(event: LabEvent, host: str) -> LabEvent:
-    """The event with ``host`` as its host; the event is unchanged if it already names a host."""
+def with_default_host(event: LabEvent, host: str) -> LabEvent:
+    """The event with ``host`` as its host, unless the event already names a host."""
     return event if isinstance(event, Warned) or event.host else replace(event, host=host)

@@ -31,7 +31,7 @@ from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.lab.host_watch import WorkRetryPolicy, warn_if_space_low, while_lock_held
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy_after_killed_sessions
-from perfbisect.process import uptime
+from perfbisect.process import seconds_since_boot
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
 
@@ -61,8 +61,7 @@ class BuildSite:
     _retry: WorkRetryPolicy | None = field(default=None, init=False)
 
     @property
-    def name(self) -> str:
-        """The name of the host."""
+    def host_name(self) -> str:
         return self.lab_host.host.name
 
     def build(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
@@ -73,7 +72,7 @@ class BuildSite:
         cannot build.
         """
         with self.lab_host.lock:
-            work, held = self._reported(candidate, self._build(candidate, clean)), self.lab_host.host_lock
+            work, held = self._with_build_start(candidate, self._build(candidate, clean)), self.lab_host.host_lock
             return (yield from while_lock_held(held, work) if held else work)
 
     def build_ahead(self, order: BuildOrder) -> Generator[LabEvent]:
@@ -94,8 +93,8 @@ class BuildSite:
         except RangeEndFailed as failure:
             raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
         except EnvironmentFailure as failure:
-            self.made.lost.add(self.name)
-            since = uptime()
+            self.made.lost.add(self.host_name)
+            since = seconds_since_boot()
             if self.stood_in and isinstance(failure, ConnectionLost):
                 raise HostUnreachable(failure, lambda: held.seen > since and not held.lost) from failure
             raise
@@ -104,17 +103,17 @@ class BuildSite:
         """Whether the host has a build of a candidate; a build that is found is added to ``made``. If the host is
         making a build, this function does not wait for the end of that build, unless the host also measures.
         """
-        with self.lab_host.file_lock:
-            context = yield from self._reported(candidate, self._build_context(candidate))
+        with self.lab_host.short_task_lock:
+            context = yield from self._with_build_start(candidate, self._build_context(candidate))
             if built := pipeline.find_stored_build(context, self.candidates.commits[candidate]):
-                yield from self._reported(candidate, self._report_build(candidate, built))
+                yield from self._with_build_start(candidate, self._report_build(candidate, built))
             return built is not None
 
     def build_key(self, candidate: int) -> Generator[LabEvent, None, str]:
         """The key of a candidate's build. The key is equal on all build hosts. Raises BuildFailed if git cannot read
         the commit."""
-        with self.lab_host.file_lock:
-            context = yield from self._reported(candidate, self._build_context(candidate))
+        with self.lab_host.short_task_lock:
+            context = yield from self._with_build_start(candidate, self._build_context(candidate))
             return pipeline.build_key_of_commit(context, self.candidates.commits[candidate])
 
     def has_build(self, key: str) -> bool:
@@ -123,7 +122,7 @@ class BuildSite:
         try:
             return build_store.has_build_or_layout(self.lab_host.host, key)
         except EnvironmentFailure:
-            self.made.lost.add(self.name)
+            self.made.lost.add(self.host_name)
             return False
 
     def _build_context(self, candidate: int) -> Generator[LabEvent, None, BuildContext]:
@@ -133,13 +132,13 @@ class BuildSite:
         sent to the host; events report these steps as a part of the candidate's build.
         """
         host, entry, candidates = self.lab_host.host, self.lab_host.entry, self.candidates
-        context = self.made.contexts.get(self.name)
+        context = self.made.contexts.get(self.host_name)
         if context is None:
-            yield from self.made.tidy_once(self.name, tidy_after_killed_sessions(host))
+            yield from self.made.tidy_host_once(self.host_name, tidy_after_killed_sessions(host))
             assert candidates.repository
-            self._announced = None
+            self._announced, tips = None, candidates.commits_to_fetch()
             sending = GeneratorWithResult(
-                checkout.bring_mirror(host, candidates.repository, self.builder.work_name, candidates.tip_commits())
+                checkout.bring_mirror(host, candidates.repository, self.builder.work_name, tips)
             )
             for done, total in sending:
                 if self._announced is None:
@@ -151,7 +150,7 @@ class BuildSite:
                 host, entry, self.builder, self.variant, sending.result, candidates.repository, layouts=self.layouts
             )
             context = replace(context, patches=candidates.patches, training=training)
-            self.made.add_host(context, candidate)
+            self.made.check_and_add_host(context, candidate)
         self._retry = self._retry or WorkRetryPolicy(host, candidates)
         return replace(context, host=host)
 
@@ -181,11 +180,11 @@ class BuildSite:
     def _started(self, candidate: int, *, reused: bool = False) -> BuildStarted:
         return BuildStarted(candidate, self.candidates.describe(self.candidates.commits[candidate]), reused=reused)
 
-    def _reported(self, candidate: int, work: Generator[BuildStep | LabEvent, None, T]) -> Generator[LabEvent, None, T]:
+    def _with_build_start(
+        self, candidate: int, work: Generator[BuildStep | LabEvent, None, T]
+    ) -> Generator[LabEvent, None, T]:
         """Yield the events of a build on this host. The first event reports the start of the build, unless the start
-        was already reported when the sources were sent.
-
-        No start is reported for a build that exists already.
+        was already reported when the sources were sent, or the build exists already.
         """
         steps, begun = GeneratorWithResult(work), False
         with closing(work):
@@ -201,7 +200,7 @@ class BuildSite:
                     events.insert(0, self._started(candidate, reused=is_reused))
                 begun = True
                 for event in events:
-                    yield replace(event, host=self.name) if self.names_host else event
+                    yield replace(event, host=self.host_name) if self.names_host else event
                 if isinstance(step, BuildFinished | CandidateSkipped) and self._announced == candidate:
                     self._announced = None
         return steps.result
@@ -212,7 +211,7 @@ class BuildSite:
         """
         with self.made.lock:
             yield from self._new_warnings(candidate, built)
-            yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
+            yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.host_name))
 
     def _new_warnings(self, candidate: int, built: InstalledBuild) -> Iterator[Warned]:
         """Warnings about a build. A warning that was already given for another build is not repeated."""
@@ -224,8 +223,8 @@ class BuildSite:
                 text,
                 f"The measured programs were built, so the commit is measured. Similar warnings are not repeated. See {facts.log}.",
             )
-        if (trouble := self.made.why_different_programs(built)) and not any(
-            map(self.made.why_different_programs, self.made.built.values())
+        if (trouble := self.made.why_other_program_file(built)) and not any(
+            map(self.made.why_other_program_file, self.made.built.values())
         ):
             text = f"{name} may run another program than other commits: {trouble}"
             yield Warned(
@@ -241,10 +240,8 @@ class BuildSite:
                 yield Warned(f"{text} {' or '.join(rivals)}", f"{first} To choose another file: --program PATH.")
 
 
-class CandidateBuilds:
-    """Copies builds from the build hosts ``sites`` to ``host``, the host that measures. If no build host has built a
-    candidate, the candidate is built first.
-    """
+class BuildFetcher:
+    """Copies builds from the build hosts ``sites`` to ``host``, the host that measures; makes missing builds first."""
 
     def __init__(self, sites: Sequence[BuildSite], host: Host, candidates: Candidates, made: BuildRegistry) -> None:
         self.sites = sites
@@ -256,7 +253,7 @@ class CandidateBuilds:
         self.alone = False  # whether it is certain that no build of an earlier session runs on ``host``
         self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → (host that linked it, key of its build)
 
-    def obtain(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
+    def build_and_copy(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
         """Build a candidate and copy the build to ``host``; returns whether the candidate is worth measuring. If
         ``clean`` is true, a clean build replaces an incremental build.
 
@@ -268,10 +265,10 @@ class CandidateBuilds:
             new = not self.made.has_build(candidate, clean=clean)
             if new:
                 self._here.pop(candidate, None)
-            if new and not (yield from self._is_on_site(candidate)) and not (yield from self._build(candidate, clean)):
+            if new and not (yield from self._find_build(candidate)) and not (yield from self._build(candidate, clean)):
                 return False
             yield from self._send_build(candidate)
-            if new and self._is_here(candidate) and self.made.first_same_binary(candidate) != candidate:
+            if new and self._is_here(candidate) and self.made.first_with_same_binary(candidate) != candidate:
                 return False
         return True
 
@@ -281,12 +278,12 @@ class CandidateBuilds:
         built = self.made.built.get(candidate)
         return built is not None and self._here.get(candidate) == built.facts.key
 
-    def _is_on_site(self, candidate: int) -> Generator[LabEvent, None, bool]:
+    def _find_build(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Whether one of the build hosts already has a build of the candidate. With only one build host, the result is
         false without a search, because ``BuildSite.build`` itself searches for an earlier build.
         """
         host = self.made.host_of(candidate)
-        sites = sorted(self._usable_sites(), key=lambda site: site.name != host)
+        sites = sorted(self._usable_sites(), key=lambda site: site.host_name != host)
         if len(self.sites) == 1 or not sites:
             return False
         with suppress(BuildFailed, EnvironmentFailure):  # an error is ignored here: the later build will report it
@@ -300,7 +297,7 @@ class CandidateBuilds:
         false if the candidate is skipped.
         """
         while sites := self._usable_sites():
-            site = min(sites, key=lambda site: (site.name != self.host.name, len(site.lab_host.lock.waiting)))
+            site = min(sites, key=lambda site: (site.host_name != self.host.name, len(site.lab_host.lock.waiting)))
             try:
                 return (yield from site.build(candidate, clean=clean))
             except RangeEndFailed:
@@ -308,8 +305,8 @@ class CandidateBuilds:
             except EnvironmentFailure as failure:
                 if not self._usable_sites(without=site):
                     raise
-                self.made.lost.add(site.name)
-                yield Warned(f"host {site.name} does not build any more: {failure}", "The other hosts continue.")
+                self.made.lost.add(site.host_name)
+                yield Warned(f"host {site.host_name} does not build any more: {failure}", "The other hosts continue.")
         name = self.candidates.display_name(candidate)
         raise EnvironmentFailure(f"{name} cannot be built: all build hosts of {self.host.name} failed")
 
@@ -317,19 +314,20 @@ class CandidateBuilds:
         """The build hosts that can still build. The measuring host is included only if its entry allows builds, or if
         there is no other build host.
         """
-        sites = [site for site in self.sites if site is not without and site.name not in self.made.lost]
-        return [site for site in sites if site.name != self.host.name or site.lab_host.entry.builds_itself] or sites
+        sites = [site for site in self.sites if site is not without and site.host_name not in self.made.lost]
+        name = self.host.name
+        return [site for site in sites if site.host_name != name or site.lab_host.entry.builds_itself] or sites
 
     def _send_build(self, candidate: int) -> Iterator[LabEvent]:
         """Send a build to ``host``. If the host that has the build cannot be reached, the function forgets the build
         and yields a warning."""
         facts, site = self.made.built[candidate].facts, self._site(candidate)
-        if site.name == self.host.name:
+        if site.host_name == self.host.name:
             self.alone = self.alone or not facts.reused  # a new build first ends all other builds on the host
         else:
             yield BuildProgress(candidate, 0, 0, "ship")
             try:
-                with site.lab_host.file_lock:
+                with site.lab_host.short_task_lock:
                     build_store.ship_build(site.lab_host.host, site.builder.work_name, facts.key, self.host)
             except BuildFilesChanged as changed:
                 self.remove_changed_build(changed)
@@ -344,22 +342,22 @@ class CandidateBuilds:
         """Forget a build that its host can no longer send to the measuring host. Raises ``failure`` if the build's host
         is not to blame or no other host can build."""
         site, key = self._site(candidate), self.made.built[candidate].facts.key
-        if site.name == self.host.name or not self._usable_sites(without=site):
+        if site.host_name == self.host.name or not self._usable_sites(without=site):
             raise failure
         if isinstance(failure, ConnectionLost):  # even if the build host answers again by now
             build_store.has_build_or_layout(self.host, key)  # raises an error if the measuring host is out of reach
-            self.made.lost.add(site.name)
+            self.made.lost.add(site.host_name)
         elif site.has_build(key):
             raise failure
         self.made.places.pop(candidate, None)
         self._here.pop(candidate, None)
         name = self.candidates.display_name(candidate)
-        text = f"the build of {name} cannot be copied from host {site.name}: {failure}"
+        text = f"the build of {name} cannot be copied from host {site.host_name}: {failure}"
         return Warned(text, "The commit is built again.")
 
     def _site(self, candidate: int) -> BuildSite:
         host = self.made.host_of(candidate)
-        return next(site for site in self.sites if site.name == host)
+        return next(site for site in self.sites if site.host_name == host)
 
     def relink(self, candidate: int, seed: int) -> str:
         """Link a built candidate again, in the layout with ``seed``; returns the key of the layout.
@@ -369,14 +367,14 @@ class CandidateBuilds:
         """
         facts = self.made.built[candidate].facts
         site = self._site(candidate) if facts.linker else None
-        context = self.made.contexts.get(site.name) if site else None
+        context = self.made.contexts.get(site.host_name) if site else None
         if site is None or context is None or context.recorder is None:
             reason = facts.fixed or "the commands of the linker were not recorded"
             raise BuildFailed(f"the build cannot be linked again: {reason}", stage=LINK, log=facts.log)
-        with site.lab_host.file_lock:
+        with site.lab_host.short_task_lock:
             layout_key = links.link_layout(site.lab_host.host, facts.key, seed, context.recorder.linker)
             self._linked[layout_key] = site.lab_host.host, facts.key
-            if site.name != self.host.name:
+            if site.host_name != self.host.name:
                 build_store.ship_build(site.lab_host.host, site.builder.work_name, layout_key, self.host)
         return layout_key
 
@@ -387,14 +385,14 @@ class CandidateBuilds:
             build_store.remove_build_or_layout(host, layout_key, key)
 
     def remove_changed_build(self, changed: BuildFilesChanged) -> None:
-        """Remove a build whose files have changed; ``obtain`` then builds the candidate again or sends the build again.
-        If the build came from a tarball, the tarball is unpacked again."""
+        """Remove a build whose files have changed, so that ``build_and_copy`` builds or sends it again. If the build
+        came from a tarball, the tarball is unpacked again."""
         hosts = {host.name: host for host in (self.host, *(site.lab_host.host for site in self.sites))}
         build_store.remove_build_or_layout(hosts[changed.host], changed.key)
         builds = list(self.made.built.items())  # a copy, because other threads add builds
         for candidate, built in ((candidate, built) for candidate, built in builds if built.facts.key == changed.key):
             if built.tarball:
-                prebuilt.unpack_tarball(self.host, built.tarball)
+                prebuilt.unpack_tarball_as_build(self.host, built.tarball)
                 continue
             self._here.pop(candidate, None)
             if self.made.host_of(candidate) == changed.host:

@@ -24,13 +24,13 @@ from perfbisect.lab.building.candidates import BuildRegistry, Candidates, LabHos
 from perfbisect.lab.building.commit_build import end_running_builds
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.building.log_parser import LINK
-from perfbisect.lab.builds import BuildSite, CandidateBuilds
+from perfbisect.lab.builds import BuildFetcher, BuildSite
 from perfbisect.lab.host_watch import HostWatch, WorkRetryPolicy, require_metric_values
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.rounds import ALLOWED, TRIES, PairedRounds, PairingImpossible, with_cores_for_both_builds
-from perfbisect.lab.measure.studies import CountedRunner
+from perfbisect.lab.measure.studies import CountingStudy
 from perfbisect.lab.measure.visit import RunContext, SlowRuns, Study, StudyMaker, TimingStudy, Turn
-from perfbisect.lab.servers import Installation, data_owner_id, shared_placeholders
+from perfbisect.lab.servers import Installation, data_owner_id, host_placeholders
 from perfbisect.lab.upkeep import tidy_after_killed_sessions
 from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.command import Recognition, not_started_advice
@@ -81,7 +81,7 @@ class HostLab:
     config: ServerConfig = field(default_factory=ServerConfig)  # addition to the recipe's configuration of the server
     watch: HostWatch | None = None  # of the host, if labs share it; None: the caller watches the host
     metric: str = ""  # each run must have a value of this metric
-    builds: CandidateBuilds = field(init=False)  # this field and the following ones are set once the host is prepared
+    builds: BuildFetcher = field(init=False)  # this field and the following ones are set once the host is prepared
     data: DatasetKeeper = field(init=False)
     runner: Study = field(init=False)
     retry: WorkRetryPolicy = field(init=False)
@@ -112,7 +112,7 @@ class HostLab:
             for share in order.plan:
                 distrusted = self.candidates.end_name(share.candidate) or share.candidate in self._distrusted
                 clean = not order.incremental or bool(distrusted)
-                if not (yield from self.builds.obtain(share.candidate, clean=clean)):
+                if not (yield from self.builds.build_and_copy(share.candidate, clean=clean)):
                     return
             turns = turns or self._turns(order)
             if not turns:
@@ -124,7 +124,7 @@ class HostLab:
                         yield from self._time_runs(turns, layout_keys, together=order.together)
                 return
             except BuildFilesChanged as changed:
-                if not (yield from self._rebuild(turns, layout_keys, changed)):
+                if not (yield from self._rebuild_once(turns, layout_keys, changed)):
                     return
             finally:
                 for key in layout_keys.values():
@@ -135,19 +135,19 @@ class HostLab:
         the files that runs need to the host."""
         host, entry, earlier = self.lab_host.host, self.lab_host.entry, self.earlier
         builds_made = self.made or BuildRegistry(self.candidates, earlier.builds)
-        yield from builds_made.tidy_once(host.name, tidy_after_killed_sessions(host))
-        self.values = shared_placeholders(host, entry, self.builder, earlier.memory_mib, earlier.cores)
+        yield from builds_made.tidy_host_once(host.name, tidy_after_killed_sessions(host))
+        self.values = host_placeholders(host, entry, self.builder, earlier.memory_mib, earlier.cores)
         counter = counting.make_counter(host, self.counted) if self.counted and not self.study else None
-        if counter and (random := counter.randomness(host.name)):
+        if counter and (random := counter.randomness_warning(host.name)):
             yield Warned(*random)
         placed, by_perf = lua.place_scripts(host, self.workload), not counter and perf.can_count(host)
         asks = self.workload.asks and not (counter or self.study)
         context = RunContext(
-            host, entry, self.workload, placed, by_perf, longest=earlier.longest, counter=counter,
+            host, entry, self.workload, placed, by_perf, longest_run_seconds=earlier.longest, counter=counter,
             recognition=Recognition(self.workload) if asks else None,
         )  # fmt: skip
         self.retry = WorkRetryPolicy(host, self.candidates, self.workload.name)
-        counts: StudyMaker | None = partial(CountedRunner, events=earlier.events) if counter else None
+        counts: StudyMaker | None = partial(CountingStudy, events=earlier.events) if counter else None
         times: StudyMaker = partial(TimingStudy, slow=self.slow)
         self.runner = (self.study or counts or times)(context, self.retry.note_success)
         self._context = context
@@ -159,7 +159,7 @@ class HostLab:
             )
             for lab_host in self.build_places or (self.lab_host,)
         ]  # fmt: skip
-        self.builds = CandidateBuilds(sites, host, self.candidates, builds_made)
+        self.builds = BuildFetcher(sites, host, self.candidates, builds_made)
         self.data = DatasetKeeper(host, self.workload, earlier.datasets)
         self._busiest, self._prepared = earlier.busiest, True
 
@@ -174,7 +174,7 @@ class HostLab:
         entry = with_cores_for_both_builds(context.entry, allowed, threads, server=self.builder.server is not None)
         return PairedRounds(replace(context, entry=entry), self.retry.note_success)
 
-    def _rebuild(
+    def _rebuild_once(
         self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], changed: BuildFilesChanged
     ) -> Generator[LabEvent, None, bool]:
         """Make a changed build or layout again; returns false if the same build or layout has changed twice, which
@@ -199,7 +199,7 @@ class HostLab:
         began = time.monotonic()
         while self.candidates.commits[candidate] not in self.data.keys:
             try:
-                yield from self.data.load(self._system(candidate))
+                yield from self.data.ensure_loaded(self._system(candidate))
             except JobLost as lost:
                 yield (event := self.retry.lost_work_event(candidate, lost, "prepare", began))
                 if not isinstance(event, Warned):
@@ -262,7 +262,7 @@ class HostLab:
                 return False
         host = self.lab_host.host
         if layout_keys:
-            build_store.note_layout_times(host, [build_store.build_folder(host, key) for key in layout_keys.values()])
+            build_store.record_file_times(host, [build_store.build_folder(host, key) for key in layout_keys.values()])
         return True
 
     def _report_failure(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
@@ -319,8 +319,9 @@ class HostLab:
                 if not (yield from self._load_data(turn.candidate)):
                     return False
             try:
-                sides = [(system, self.data.keys[system.commit]) for system in self._systems(turns, layout_keys)]
-                for event in rounds.visit(sides, turns) if rounds else self.runner.run_turn(*sides[0], first):
+                builds = self._builds_in_layouts(turns, layout_keys)
+                sides = [(system, self.data.keys[system.commit]) for system in builds]
+                for event in rounds.visit_both(sides, turns) if rounds else self.runner.run_turn(*sides[0], first):
                     if isinstance(event, RunFinished):
                         self._busiest = self._busiest if rounds else max(self._busiest, most_cores_used([event.facts]))
                         if self.seeds:
@@ -349,7 +350,7 @@ class HostLab:
                 turn, name = turns[at], self.candidates.display_name(turns[at].candidate)
                 if not first.runs_left:  # all runs succeeded: how the server ended is irrelevant
                     yield Warned(f"{name}: {failure}", "Its runs had succeeded, and are used.")
-                elif not self.data.mark_refused(*sides[at], failure):
+                elif not self.data.mark_dataset_refused(*sides[at], failure):
                     self._system(turn.candidate, layout_keys[at], is_second=at == 1)  # raises if its files changed
                     if not rounds:
                         yield from self._report_failure(turn, failure, began)
@@ -362,7 +363,7 @@ class HostLab:
                 return False
         return True
 
-    def _systems(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Iterator[Installation]:
+    def _builds_in_layouts(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Iterator[Installation]:
         """The builds to measure, each in the layout of its turn. Raises PairingImpossible if the host has no second
         path for the second build of a pair.
         """
@@ -388,7 +389,7 @@ class HostLab:
         built = self.builds.made.built[candidate]
         host = self.lab_host.host
         stays = built.prefix if built.prefix and data_owner_id(host, built.builder.server) else None
-        put = build_store.copy_beside if is_second else build_store.symlink_build
+        put = build_store.symlink_build_copy if is_second else build_store.symlink_build
         prefix = stays or put(host, self.builder.work_name, layout_key or built.facts.key, built.prefix)
         of_build = {"commit": self.candidates.sha(candidate), "prefix": str(prefix), "version": built.version}
         commit, builder = self.candidates.commits[candidate], self.config.applied_to(built.builder)

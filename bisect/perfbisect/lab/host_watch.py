@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts, host_differences
-from perfbisect.core.domain.metrics import BUSY, largest_client_load, log_metric, worst_background
+from perfbisect.core.domain.metrics import BUSY, largest_client_load, log_metric, most_delayed_background
 from perfbisect.errors import (
     BuildFailed,
     ConnectionLost,
@@ -30,7 +30,7 @@ from perfbisect.host.facts import (
     THROTTLED,
     Fact,
     free_bytes_fact,
-    is_disk_full,
+    is_disk_nearly_full,
     read_fact,
     read_facts,
 )
@@ -80,12 +80,12 @@ def while_lock_held(held: HostLock, work: Generator[LabEvent, None, T]) -> Gener
 
 @dataclass
 class HostWatch:
-    """Watches a host during measurements, while this process holds the lock ``held`` of the host. Warns if a property
+    """Watches a host during measurements, while this process holds the ``lock`` of the host. Warns if a property
     of the host has changed since the last check.
     """
 
     host: Host
-    held: HostLock
+    lock: HostLock
     facts: HostFacts  # facts of the host at the last check
     throttled: int | None = None
     warned: set[str] = field(default_factory=set)
@@ -96,19 +96,19 @@ class HostWatch:
         Raises EnvironmentFailure if the disk is full or the lock is lost. If the lock is lost, the events of the
         measurement are invalid.
         """
-        self.held.check_held()
-        yield from self.check()
+        self.lock.check_held()
+        yield from self.changes_since_last_check()
         runs: dict[str, list[RunFacts]] = {}  # build → its runs
-        with closing(while_lock_held(self.held, work)) as events:
+        with closing(while_lock_held(self.lock, work)) as events:
             for event in events:
                 yield event
                 if isinstance(event, RunFinished):
                     runs.setdefault(event.facts.build_key, []).append(event.facts)
                     yield from warn_if_client_busy(event.facts, self.warned)
         for of_build in runs.values():
-            yield from background_rate_warnings(of_build, self.warned)
+            yield from missed_background_rate_warnings(of_build, self.warned)
 
-    def check(self) -> Iterator[Warned]:
+    def changes_since_last_check(self) -> Iterator[Warned]:
         """Warnings about what has changed on the host since the last check. Raises EnvironmentFailure if the disk has
         no space for another build."""
         space = free_bytes_fact(self.host.root)
@@ -138,11 +138,11 @@ def warn_if_client_busy(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
         yield Warned(f"{text}, so changes of the server look smaller than they are", advice)
 
 
-def background_rate_warnings(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
+def missed_background_rate_warnings(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
     """Warn once about a build if, over all ``runs``, threads that run in the background of the workload do not reach
     their planned rate.
     """
-    load, build = worst_background(runs), runs[0].build_key
+    load, build = most_delayed_background(runs), runs[0].build_key
     if load and not load.sustained and build not in warned:
         warned.add(build)
         rows = f"{figure(load.held)} of {figure(load.wanted)} rows per second ({load.role})"
@@ -236,7 +236,7 @@ class WorkRetryPolicy:
         that the user must fix the machine or the recipe; then the hunt can continue.
         """
         name = self.candidates.display_name(candidate)
-        if is_disk_full(self.host):
+        if is_disk_nearly_full(self.host):
             raise disk_full_error(self.host.name, f"{name} cannot be measured: {failure}") from failure
         if end := self.candidates.end_name(candidate):
             built = self.workload and not isinstance(failure, BuildFailed)

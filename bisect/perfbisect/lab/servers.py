@@ -362,7 +362,7 @@ def size_placeholders(entry: HostEntry, memory: int, cores: int) -> dict[str, in
     return {"memory": usable, "cache": int(usable * CACHE), "cores": cores}
 
 
-def shared_placeholders(
+def host_placeholders(
     host: Host, entry: HostEntry, builder: Builder, memory: int = 0, cores: int = 0
 ) -> dict[str, str | int]:
     """The placeholders that all builds on a host share; if ``memory`` (MiB) or ``cores`` is 0, the host's present value

@@ -72,7 +72,7 @@ class Trainer:
         """The names of the workloads, for a message."""
         return listed([qualified_name(workload) for workload in self.workloads])
 
-    def check_programs(self) -> None:
+    def check_workload_programs(self) -> None:
         """Raise EnvironmentFailure if the host lacks a program that the workloads need. Without this check, a training
         run would raise BuildFailed, which blames the commit."""
         request = CheckRequest(self.host, self.entry, builder=self.builder, workloads=self.workloads)
@@ -90,7 +90,7 @@ class Trainer:
         while True:
             for keeper in keepers:
                 try:
-                    yield from keeper.load(system)
+                    yield from keeper.ensure_loaded(system)
                 except RunFailed as failure:
                     raise training_failure(build, keeper.workload, failure) from failure
             # The counts of loading are removed, because loading need not be fast.
@@ -113,14 +113,14 @@ class Trainer:
                 yield keeper.remove_damaged(data, damaged)
                 return False
             except RunFailed as failure:
-                if not keeper.mark_refused(system, data, failure):
+                if not keeper.mark_dataset_refused(system, data, failure):
                     raise training_failure(build, keeper.workload, failure) from failure
                 return False
         return True
 
     def _system(self, build: InstrumentedBuild) -> Installation:
         of_build = {"commit": build.commit, "prefix": str(build.prefix), "version": build.version}
-        values = {**servers.shared_placeholders(self.host, self.entry, self.builder), **of_build}
+        values = {**servers.host_placeholders(self.host, self.entry, self.builder), **of_build}
         return Installation(build.commit, build.key, build.prefix, build.builder, values)
 
 

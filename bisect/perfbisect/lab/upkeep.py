@@ -77,7 +77,7 @@ class StoredItem:
     used: float  # seconds since the epoch, on the host's clock
 
     @property
-    def folder(self) -> str:
+    def top_folder(self) -> str:
         """The first folder of the item's path below the host's root folder, such as ``builds``."""
         return self.path.partition("/")[0]
 
@@ -90,7 +90,7 @@ class StoredItem:
     @property
     def is_link_record(self) -> bool:
         """Whether the item contains the records of a build's linker runs, which only randomized layouts need."""
-        return self.folder == "builds" and self.path.endswith(LINKS)
+        return self.top_folder == "builds" and self.path.endswith(LINKS)
 
     @property
     def is_leftover(self) -> bool:
@@ -124,7 +124,13 @@ def items_to_remove(items: Iterable[StoredItem], limit_bytes: int, pinned_names:
     """
     in_order = sorted(
         items,
-        key=lambda item: (not item.is_leftover, item.folder == "work", not item.is_link_record, item.used, item.path),
+        key=lambda item: (
+            not item.is_leftover,
+            item.top_folder == "work",
+            not item.is_link_record,
+            item.used,
+            item.path,
+        ),
     )
     total, going = sum(item.size for item in in_order), list[StoredItem]()
     for item in (item for item in in_order if item.name not in pinned_names):
@@ -150,40 +156,39 @@ def expected_builds(candidates: int, limit: int) -> int:
 
 
 def disk_space_warnings(
-    host: Host, builds: Collection[str], datasets: Collection[str], expected: int
+    host: Host, build_keys: Collection[str], dataset_keys: Collection[str], build_count: int
 ) -> tuple[Warned, ...]:
     """A warning if the hunt will probably fill the disk. The needed space is estimated from the sizes of earlier builds
-    and datasets, whose keys are ``builds`` and ``datasets``.
+    and datasets.
 
     The result is empty if the sizes are unknown.
     """
-    free, needs = free_bytes(host), space_needed(host, builds, datasets, expected)
+    free, needs = free_bytes(host), needed_and_build_bytes(host, build_keys, dataset_keys, build_count)
     if free is None or needs is None or needs[0] + LITTLE / 5 < free:
         return ()
     needed, size_of_build = (size / GIB for size in needs)
-    builds_of = f"{expected} builds of {size_of_build:.2f} GiB"
+    builds_of = f"{build_count} builds of {size_of_build:.2f} GiB"
     text = f"this hunt may need {needed:.1f} GiB on host {host.name} ({builds_of}), and {free / GIB:.1f} GiB are free"
     advice = f"Free space with `bisect gc {host.name} --keep SIZE`, or limit the builds with --max-builds."
     return (Warned(text, advice),)
 
 
-def space_needed(
-    host: Host, builds: Collection[str], datasets: Collection[str], expected: int
+def needed_and_build_bytes(
+    host: Host, build_keys: Collection[str], dataset_keys: Collection[str], build_count: int
 ) -> tuple[float, float] | None:
-    """Two numbers: the bytes that ``expected`` builds and one copy of the data need, and the bytes of one build.
+    """Two numbers: the bytes that ``build_count`` builds and one copy of the data need, and the bytes of one build.
 
-    The numbers are estimated from earlier builds and datasets, whose keys are ``builds`` and ``datasets``; None if
-    there are no earlier builds.
+    The numbers are estimated from earlier builds and datasets; None if there are no earlier builds.
     """
-    if not builds:
+    if not build_keys:
         return None
-    paths = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
+    paths = [*(f"builds/{key}" for key in build_keys), *(f"datasets/{key}" for key in dataset_keys)]
     stored = list(read_items(host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *paths], timeout=LONG).stdout))
-    sizes = [item.size for item in stored if item.folder == "builds"]
+    sizes = [item.size for item in stored if item.top_folder == "builds"]
     if not sizes:
         return None
-    data = max((item.size for item in stored if item.folder == "datasets"), default=0)
-    return expected * median(sizes) + data, median(sizes)
+    data = max((item.size for item in stored if item.top_folder == "datasets"), default=0)
+    return build_count * median(sizes) + data, median(sizes)
 
 
 KEPT = 100  # logs of failed builds; and as many folders of failed or interrupted jobs
@@ -207,7 +212,7 @@ def tidy_after_killed_sessions(host: Host) -> Iterator[Warned]:
     running = jobs.running_jobs(host)
     builds = [job for job in running if job.name.startswith(JOB_PREFIX)]
     # ``dict.fromkeys`` drops duplicates: a job whose leader is killed between the two listings is in both listings.
-    ended = dict.fromkeys((*jobs.orphaned_jobs(host), *(job for job in running if job not in builds)))
+    ended = dict.fromkeys((*jobs.leaderless_jobs(host), *(job for job in running if job not in builds)))
     for job in ended:
         jobs.kill(host, job, grace_seconds=5)
     if ended:
@@ -247,7 +252,7 @@ def prune_shared_builds(address: str, quota: int, now: float, *, dry_run: bool) 
         if not store.folder:
             text = f"`bisect gc` cannot remove shared builds in {mask_credentials(address)}."
             raise UsageError(text, "Set a lifecycle rule of the bucket, such as: expire objects after 90 days.")
-        entries = store.entries()
+        entries = store.all_files()
     except OSError as trouble:
         raise EnvironmentFailure(f"the shared builds cannot be read: {trouble.strerror or trouble}") from trouble
     removed, total = [], sum(entry.size for entry in entries)

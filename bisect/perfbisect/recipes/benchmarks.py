@@ -47,7 +47,7 @@ _MAIN = re.compile(r"\bmain\s*\(|BENCHMARK_MAIN")
 _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTILINE)
 
 
-def find_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -> tuple[str, list[Benchmark]]:
+def find_common_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -> tuple[str, list[Benchmark]]:
     """The first build system of ``systems`` for which good and bad have benchmarks with the same names; and these
     benchmarks, the most likely benchmark first, each name once.
     """
@@ -105,7 +105,7 @@ def _joined_path(*parts: str) -> str:
     return str(PurePosixPath(*parts))
 
 
-def _cmake_files(tree: SourceTree) -> tuple[dict[str, str], str, list[str]]:
+def _cmake_files_and_options(tree: SourceTree) -> tuple[dict[str, str], str, list[str]]:
     """Returns three values: the text of each cmake file by its path, the joined text of all cmake files, and the cmake
     options that enable benchmarks."""
     files = tree.project_files(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
@@ -116,7 +116,7 @@ def _cmake_files(tree: SourceTree) -> tuple[dict[str, str], str, list[str]]:
 
 
 def _cmake_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
-    files, everything, options = _cmake_files(tree)
+    files, everything, options = _cmake_files_and_options(tree)
     output = _OUTPUT.search(everything)
     for path, text in files.items():
         where = str(PurePosixPath(path).parent) if path.endswith(".txt") else "."
@@ -148,10 +148,10 @@ def _autotools_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
                     continue
                 if where == "." or kind not in ("check", "EXTRA"):  # if a plain `make` builds the program
                     yield _program_benchmark(tree, _joined_path(where, name), [name] if where == "." else [])
-    yield from _make_rules(tree, ("Makefile.in", "Makefile"))
+    yield from _makefile_benchmarks(tree, ("Makefile.in", "Makefile"))
 
 
-def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]:
+def _makefile_benchmarks(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]:
     """Yields programs for which the makefile in the top folder has a rule, then programs in subfolders that have a
     makefile."""
     # The makefile, and the files *.mk, which the makefile may include.
@@ -162,7 +162,7 @@ def _make_rules(tree: SourceTree, names: tuple[str, ...]) -> Iterator[Benchmark]
     sources = [PurePosixPath(path) for path, text in named.items() if _MAIN.search(text)]
     stems = {source.stem for source in sources}
     for rule in rules:
-        if PurePosixPath(rule).name in {*stems, tree.wanted} and PLAIN.fullmatch(rule):
+        if PurePosixPath(rule).name in {*stems, tree.measured_program} and PLAIN.fullmatch(rule):
             yield _program_benchmark(tree, _joined_path(rule), [rule])
     for source in sources:
         makefile_texts = [tree.texts[path] for name in names if (path := str(source.parent / name)) in tree.texts]
@@ -179,7 +179,7 @@ def _benchmark_target(system: str, tree: SourceTree) -> Iterator[Benchmark]:
     runs compile nothing."""
     options: list[str] = []
     if system == "cmake":
-        _, everything, options = _cmake_files(tree)
+        _, everything, options = _cmake_files_and_options(tree)
         names, argv = _CUSTOM.findall(everything), ["cmake", "--build", "{prefix}/build", "--target"]
     else:
         texts = [tree.texts.get(makefile, "") for makefile in (*MAKEFILES, "Makefile.in", "Makefile.am")]
@@ -205,7 +205,7 @@ def _crate_benchmarks(tree: SourceTree, folder: str, crate: str, table: dict[str
     """The benchmarks of one crate: first programs, then the benches of `cargo bench`, then examples."""
     of_crate = [] if folder == "." else [f"--package={crate}"]
     for name in _cargo_targets(tree, table, "bin", _joined_path(folder, "src/bin")):
-        if is_benchmark_name(name) or name == tree.wanted:
+        if is_benchmark_name(name) or name == tree.measured_program:
             measured = MeasuredCommand(name, [f"{{prefix}}/bin/{name}"])
             build, top = {"targets": [*of_crate, f"--bin={name}"]}, {"programs": [f"bin/{name}"]}
             yield Benchmark(f"{name}, which is installed", measured, build, top)
@@ -269,5 +269,5 @@ def _python_benchmarks(tree: SourceTree) -> Iterator[Benchmark]:
 
 
 _OF_SYSTEM: dict[str, Callable[[SourceTree], Iterator[Benchmark]]] = {
-    "cmake": _cmake_benchmarks, "meson": _meson_benchmarks, "autotools": _autotools_benchmarks, "make": partial(_make_rules, names=MAKEFILES), "cargo": _cargo_benchmarks, "go": _go_benchmarks,
+    "cmake": _cmake_benchmarks, "meson": _meson_benchmarks, "autotools": _autotools_benchmarks, "make": partial(_makefile_benchmarks, names=MAKEFILES), "cargo": _cargo_benchmarks, "go": _go_benchmarks,
 }  # fmt: skip

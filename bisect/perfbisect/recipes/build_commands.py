@@ -16,7 +16,7 @@ from perfbisect.recipes.programs import (
     GO_TARGETS,
     MAKE_TARGETS,
     MESON_TARGETS,
-    program_build_command,
+    measured_program_build_command,
 )
 
 # Nothing is fetched during a build, because downloads differ from day to day.
@@ -56,7 +56,7 @@ _CMAKE_CONFIGURE = 'command -v ninja >/dev/null && set -- -G Ninja "$@"; exec "$
 _OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+)( |$)/\1 OPTIONAL\2/"
 
 
-def _tree_and_prefix(build: Build) -> tuple[str, list[str]]:
+def _tree_and_command_prefix(build: Build) -> tuple[str, list[str]]:
     """The folder with the source tree, and the words to put before a command so that the command runs in this folder;
     no words if the recipe does not set ``in_place``."""
     return ("{prefix}", ["env", "-C", "{prefix}"]) if build.in_place else ("{source}", [])
@@ -65,7 +65,9 @@ def _tree_and_prefix(build: Build) -> tuple[str, list[str]]:
 def _build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
     """The command that builds the recipe's targets. If the recipe has no targets, the command builds the programs that
     the recipe or the workload starts."""
-    return [*argv, *build.targets] if build.targets else program_build_command(builder, build, system, argv, folder)
+    if build.targets:
+        return [*argv, *build.targets]
+    return measured_program_build_command(builder, build, system, argv, folder)
 
 
 def cmake_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
@@ -74,7 +76,7 @@ def cmake_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
 
     Ninja is used if it is installed.
     """
-    source, folder = _tree_and_prefix(build)[0], "{prefix}/build" if build.in_place else "."
+    source, folder = _tree_and_command_prefix(build)[0], "{prefix}/build" if build.in_place else "."
     shared = ["-DBUILD_SHARED_LIBS=ON"] if builder.library.endswith(".so") else []
     variables = [match[1] for option in builder.requested if (match := _VARIABLE.match(option))]
     configure = [
@@ -120,7 +122,7 @@ printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list ${{1#=}})" "$(list ${{2#=
 
 def meson_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """The commands of a meson build of the type ``plain``, in which only the variant sets compiler options."""
-    source, folder = _tree_and_prefix(build)[0], "{prefix}/build" if build.in_place else "."
+    source, folder = _tree_and_command_prefix(build)[0], "{prefix}/build" if build.in_place else "."
     setup = [
         "meson", "setup", folder, source, "--native-file={build}/native.ini",
         "--prefix={prefix}", "--libdir=lib", "--buildtype=plain", "--wrap-mode=nodownload",
@@ -169,7 +171,7 @@ def autotools_commands(builder: Builder, build: Build, paths: Collection[str]) -
     support a separate build folder, so these scripts are run in a copy of the tree. If workloads load the shared
     library, the static library is not built.
     """
-    source, in_tree = _tree_and_prefix(build)
+    source, in_tree = _tree_and_command_prefix(build)
     unneeded = ["--disable-silent-rules", "--disable-maintainer-mode"]
     if builder.library.endswith(".so") and not build.then:
         unneeded.append("--disable-static")
@@ -223,7 +225,7 @@ def make_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     prevents warnings from becoming errors, because newer compilers have more warnings. If `make -n install` succeeds,
     `make install` is run; otherwise the whole folder is the result.
     """
-    in_tree = _tree_and_prefix(build)[1]
+    in_tree = _tree_and_command_prefix(build)[1]
     compilers = "{prefix}/.perfbisect" if build.in_place else "{build}/.perfbisect"
     variables = [f"CC={compilers}/cc", f"CXX={compilers}/cxx", "PREFIX={prefix}", "prefix={prefix}", *build.options]
     copied = [] if build.in_place else [["cp", "-a", "{source}/.", "{build}"]]
@@ -247,7 +249,7 @@ def cargo_commands(builder: Builder, build: Build, paths: Collection[str]) -> Bu
     target = "{prefix}/target" if build.in_place else "{build}"
     locked = ["--locked"] if "Cargo.lock" in paths else []
     argv = [
-        "cargo", "build", "--release", "--offline", f"--manifest-path={_tree_and_prefix(build)[0]}/Cargo.toml",
+        "cargo", "build", "--release", "--offline", f"--manifest-path={_tree_and_command_prefix(build)[0]}/Cargo.toml",
         f"--target-dir={target}", "--jobs={jobs}", *build.options, *locked,
     ]  # fmt: skip
     return Build(
@@ -260,12 +262,13 @@ def cargo_commands(builder: Builder, build: Build, paths: Collection[str]) -> Bu
 def go_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """The commands that build all programs of a Go module. Dependencies are read from the source tree (vendored) or
     from the host's cache. ``targets`` of the recipe are packages."""
-    argv = ["env", "-C", _tree_and_prefix(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
+    source = _tree_and_command_prefix(build)[0]
+    argv = ["env", "-C", source, "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
+    all_programs = [*argv, "./..."]
+    program_command = measured_program_build_command(builder, build, GO_TARGETS, all_programs, "{prefix}")
     return Build(
         configure=[["mkdir", "-p", "{prefix}/bin/"]],
-        compile=[
-            [*argv, *build.targets] if build.targets else program_build_command(builder, build, GO_TARGETS, [*argv, "./..."], "{prefix}")
-        ],
+        compile=[[*argv, *build.targets] if build.targets else program_command],
         env={
             "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false -p={jobs}",
             "CC": "{cc}", "CXX": "{cxx}", "CGO_CFLAGS": "{cflags}", "CGO_CXXFLAGS": "{cflags}", "CGO_LDFLAGS": "{ldflags}",

@@ -25,7 +25,12 @@ import msgspec
 from perfbisect.recipes import build_commands
 from perfbisect.recipes.build_commands import OFFLINE
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.programs import INCOMPLETE, copy_program_commands, readable_word, started_program_lines
+from perfbisect.recipes.programs import (
+    INCOMPLETE,
+    copy_to_prefix_commands,
+    measured_program_lines,
+    word_or_script_purpose,
+)
 
 AUTO = "auto"  # in place of a build system: the build system of each commit is detected
 
@@ -165,13 +170,13 @@ def build_with_commands(builder: Builder, system: str, paths: Collection[str]) -
     commands = SYSTEMS[system].commands(builder, build, paths)
     copied = [["cp", "-a", "{source}/.", "{prefix}"]] if build.in_place else []
     install = [] if build.in_place else commands.install
-    if started_program_lines(builder) and not builder.server:  # if some programs were not built, it may fail
+    if measured_program_lines(builder) and not builder.server:  # if some programs were not built, it may fail
         install = [["sh", "-c", f'"$@" || [ -e {INCOMPLETE} ]', "install", *argv] for argv in install]
     return msgspec.structs.replace(
         build,
         configure=[*copied, *commands.configure],
         compile=commands.compile,
-        install=[*install, *copy_program_commands(builder, build)],
+        install=[*install, *copy_to_prefix_commands(builder, build)],
         env={**OFFLINE, **commands.env, **build.env},
         needs=list(dict.fromkeys((*SYSTEMS[system].needs, *commands.needs, *build.needs))),
         artifacts=build.artifacts
@@ -214,5 +219,5 @@ def commented_commands(builder: Builder) -> Iterator[str]:
         yield f"# {system}, for a tree with {' or '.join(SYSTEMS[system].files)}"
         commands = build_with_commands(builder, system, SYSTEMS[system].files[:1])
         for argv in (*commands.configure, *commands.compile, *commands.install):
-            text = shlex.join(map(readable_word, argv)).replace("{{", "{").replace("}}", "}")
+            text = shlex.join(map(word_or_script_purpose, argv)).replace("{{", "{").replace("}}", "}")
             yield from (f"#     {line}" for line in text.split("\n"))

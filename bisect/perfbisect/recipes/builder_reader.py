@@ -22,8 +22,8 @@ from perfbisect.recipes.builder import COMPILER, CONDITION, CONFIG_PLACEHOLDERS,
 from perfbisect.recipes.configuration import (
     BUILDERS,
     checked_within_folder,
-    files_by_name,
     item_by_name,
+    recipe_files_by_name,
     recipe_folders,
 )
 from perfbisect.recipes.output_pattern import check_pattern
@@ -52,7 +52,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
     """
     files = [recipe for folder in folders for recipe in sorted(folder.glob(f"*/{FILE}"))]
     named = [(recipe.parent.name, Location(recipe)) for recipe in files]
-    tables = inherited_tables(Location(file), named, _read_source, "builder")
+    tables = inherited_tables(Location(file), named, _read_single_recipe, "builder")
     sources = {source_location.file: source for source_location, source in tables.items()}
     table: Table = {"variants": SHARED}
     blocks: list[Any] = []
@@ -146,13 +146,13 @@ def find_variant(builder: Builder, name: str = "") -> Variant:
     return item_by_name("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
 
 
-def required_build(builder: Builder) -> Build:
+def required_build_section(builder: Builder) -> Build:
     """The section ``[build]`` of a recipe, which must have this section."""
     assert builder.build is not None, "commits can be built only if the recipe has a table [build]"
     return builder.build
 
 
-def _read_source(location: Location) -> Table:
+def _read_single_recipe(location: Location) -> Table:
     """The contents of one builder.toml, without the recipes that it extends. Required keys may be missing, because the
     extended recipes may contain these keys."""
     table = read_table(location.file)
@@ -308,10 +308,10 @@ def read_patch(path: Path) -> bytes:
 def load_builder(name: str, user_path: str | Path = "") -> Builder:
     """The builder with that name. Raises RecipeError if the name is unknown, or if the recipe contains a mistake."""
     folders = recipe_folders(BUILDERS, user_path)
-    return read_builder(item_by_name("builder", name, files_by_name(folders, FILE)), folders)
+    return read_builder(item_by_name("builder", name, recipe_files_by_name(folders, FILE)), folders)
 
 
 def load_builders(user_path: str | Path = "") -> list[Builder]:
     """All builders, in alphabetical order."""
     folders = recipe_folders(BUILDERS, user_path)
-    return [read_builder(file, folders) for _, file in sorted(files_by_name(folders, FILE).items())]
+    return [read_builder(file, folders) for _, file in sorted(recipe_files_by_name(folders, FILE).items())]

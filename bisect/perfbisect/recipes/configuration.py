@@ -233,7 +233,7 @@ def split_command(command: str) -> tuple[str, ...]:
     return arguments
 
 
-def files_by_name(folders: Iterable[Path], file_name: str) -> dict[str, Path]:
+def recipe_files_by_name(folders: Iterable[Path], file_name: str) -> dict[str, Path]:
     """Maps the name of each recipe in ``folders`` to its file. If several folders have a recipe of the same name, the
     first folder has precedence."""
     files: dict[str, Path] = {}

@@ -64,7 +64,7 @@ class MeasuredSeries:
         return [median(repetitions) for repetitions in self.values.values()]
 
 
-def read_sorted_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
+def read_series_by_time(path: Path) -> tuple[list[MeasuredSeries], bool]:
     """The series in a file, sorted by time; and whether the file was already sorted by time. Raises UsageError if the
     file cannot be read as series."""
     try:

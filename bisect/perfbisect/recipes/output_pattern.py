@@ -77,14 +77,14 @@ def find_number(pattern: str, stdout: str, stderr: str = "") -> float:
     text = (
         _value_in_json(pattern, stdout) if pattern.startswith("$") else _number_by_expression(pattern, stdout, stderr)
     )
-    if not (number := positive_number(text)):
+    if not (number := positive_number_or_zero(text)):
         raise ValueError(
             f"the output has {_shortened(str(text).strip())!r} where {pattern} matches, which is not a number above 0"
         )
     return number
 
 
-def positive_number(value: object) -> float:
+def positive_number_or_zero(value: object) -> float:
     """``value`` as a finite number above 0; 0 if ``value`` is not such a number."""
     text = str(value).strip()
     plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text

@@ -17,10 +17,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from perfbisect.core.domain.settings import Output
+from perfbisect.core.domain.settings import PrintedResult
 from perfbisect.errors import UsageError
 from perfbisect.masking import mask_credentials
-from perfbisect.recipes.output_pattern import NoNumber, positive_number
+from perfbisect.recipes.output_pattern import NoNumber, positive_number_or_zero
 
 M = TypeVar("M", bound=UsageError)
 MOST_NAMED = 20  # most results that a message names
@@ -33,7 +33,7 @@ _SPECIAL, _ESCAPED = re.compile(r"[][(){}.*+?^$|\\]"), r"\\\g<0>"
 _SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
-class ValueByName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ValueKeyForName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An exception in a format: if the name of a result matches ``name``, the number of the result is at the key
     ``value``, not at the usual key."""
 
@@ -52,24 +52,24 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     value: str = "value"
     unit: str = "unit"
     metric: Literal["", "rate", "cost"] = ""
-    instead: ValueByName | None = None
+    instead: ValueKeyForName | None = None
     aggregate: str = ""
     main: str = ""
     filter: tuple[str, ...] = ()
     repeated: Literal["median", "last"] = "median"
 
-    def results(self, text: str, documents: Sequence[Any]) -> dict[str, "Result"]:
+    def results(self, text: str, documents: Sequence[Any]) -> dict[str, "BenchmarkResult"]:
         """The results in the output ``text``, by their names; ``documents`` are the JSON documents in the output."""
-        by_name: dict[str, list[Result]] = {}
-        walked = (table for document in documents for table in _tables_at(document, self.json.split(".")))
-        for fields in self._matches(text) if self.lines else walked:
+        by_name: dict[str, list[BenchmarkResult]] = {}
+        walked = (table for document in documents for table in _objects_at_path(document, self.json.split(".")))
+        for fields in self._matched_groups(text) if self.lines else walked:
             name = " ".join(" ".join(_text_at(fields, key) for key in self.result).split())
             key = self.instead.value if self.instead and re.search(self.instead.name, name) else self.value
             value = sum(_number_with_suffix(_value_at(fields, part)) for part in key.split("+"))
             unit = str(_value_at(fields, self.unit) or self.unit)
             if value and name:
                 metric = self.metric or ("rate" if is_rate(unit) else "cost")
-                result = Result(value * _seconds_of_unit(unit), unit, metric, key if self.instead else "")
+                result = BenchmarkResult(value * _seconds_of_unit(unit), unit, metric, key if self.instead else "")
                 by_name.setdefault(name, []).append(result)
         single = {
             name: repeats
@@ -79,11 +79,11 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         medians = {name.removesuffix("_median"): values for name, values in by_name.items() if name.endswith("_median")}
         return {name: self._one(repeats) for name, repeats in (single or medians).items()}
 
-    def _one(self, every: Sequence["Result"]) -> "Result":
+    def _one(self, every: Sequence["BenchmarkResult"]) -> "BenchmarkResult":
         value = every[-1].value if self.repeated == "last" else median(result.value for result in every)
         return replace(every[0], value=value)
 
-    def _matches(self, text: str) -> Iterator[Mapping[str, Any]]:
+    def _matched_groups(self, text: str) -> Iterator[Mapping[str, Any]]:
         """Yields the named groups of each match of the regular expression that contains a value. A match without a
         value is a heading, such as the name of a test, so its groups are added to all following matches."""
         common: dict[str, str] = {}
@@ -97,34 +97,34 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchmarkResult:
     """A result of a benchmark. If the result is a time, ``value`` is in seconds, even if the benchmark prints another
     unit."""
 
     value: float
     unit: str
     metric: str
-    by: str = ""  # says which number of the result this is, if the result has several numbers
+    number_name: str = ""  # says which number of the result this is, if the result has several numbers
 
 
 class SeveralResults(UsageError):
     """Raised because a hunt measures only one result, but the output has several matching results."""
 
-    outputs: tuple[Output, ...] = ()
+    outputs: tuple[PrintedResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RecognisedOutput:
     """The results to measure in an output whose format was recognised."""
 
-    outputs: tuple[Output, ...]
+    outputs: tuple[PrintedResult, ...]
     values: Mapping[str, float]  # result → the result's number, in the unit of the output
     summary: str  # a sentence without its end
     result_count: int  # number of results in the output
     several_error: SeveralResults | None = None  # the error if only one result can be measured
 
     @property
-    def only_result(self) -> Output:
+    def only_result(self) -> PrintedResult:
         """The only result to measure. Raises SeveralResults if there are several results."""
         if self.several_error:
             self.several_error.outputs = self.outputs
@@ -156,8 +156,8 @@ def recognise_output(text: str, result_pattern: str) -> RecognisedOutput | None:
     names = _chosen_results(row, first, every, result_pattern)
     many = "1 result" if len(first) == 1 else f"{len(first)} results"
     comparable = [name for name in names if every[name].metric == every[names[0]].metric]
-    outputs = tuple(Output(row.name, name, every[name].unit, every[name].metric) for name in comparable)
-    by = f", by {every[names[0]].by}" if every[names[0]].by else ""
+    outputs = tuple(PrintedResult(row.name, name, every[name].unit, every[name].metric) for name in comparable)
+    by = f", by {every[names[0]].number_name}" if every[names[0]].number_name else ""
     selection = names[0] if len(names) == 1 else f"{len(comparable)} of them" if len(comparable) < len(first) else "all"
     too_many = None
     if len(names) > 1:
@@ -167,7 +167,9 @@ def recognise_output(text: str, result_pattern: str) -> RecognisedOutput | None:
     return RecognisedOutput(outputs, values, f"{row.name}: {many}; measured: {selection}{by}", len(every), too_many)
 
 
-def _chosen_results(row: Format, found: Mapping[str, Result], every: Mapping[str, Result], only: str) -> list[str]:
+def _chosen_results(
+    row: Format, found: Mapping[str, BenchmarkResult], every: Mapping[str, BenchmarkResult], only: str
+) -> list[str]:
     names = [only] if only in every else [name for name in every if fnmatchcase(name, only)] if only else [*found]
     if not names:
         raise _result_error(UsageError, row, f"no result {only}", [*every])
@@ -181,7 +183,7 @@ def _result_error(kind: type[M], row: Format, problem: str, names: Sequence[str]
     return kind(f"The output of {row.name} has {problem}.", advice)
 
 
-def read_results(outputs: Sequence[Output], text: str) -> dict[str, float]:
+def read_results(outputs: Sequence[PrintedResult], text: str) -> dict[str, float]:
     """The values of the results ``outputs`` in ``text``, the output of a later run, by the names of the results. Each
     value is converted to the unit of the entry in ``outputs``. Results that ``text`` lacks are left out.
     """
@@ -194,7 +196,7 @@ def read_results(outputs: Sequence[Output], text: str) -> dict[str, float]:
     return values
 
 
-def read_result(output: Output, text: str) -> float:
+def read_result(output: PrintedResult, text: str) -> float:
     """The value of the result ``output`` in ``text``, the output of a later run, in the unit of ``output``. Raises
     NoNumber if the output lacks the result."""
     if values := read_results([output], text):
@@ -207,7 +209,7 @@ def is_rate(unit: str) -> bool:
     return _RATE.search(unit) is not None
 
 
-def filter_arguments(outputs: Sequence[Output]) -> tuple[str, ...]:
+def filter_arguments(outputs: Sequence[PrintedResult]) -> tuple[str, ...]:
     """The words to append to the benchmark's command, so that the benchmark measures only ``outputs`` and perhaps a few
     other results; empty if the benchmark has no option for this.
     """
@@ -225,7 +227,7 @@ def _any_name_pattern(names: Iterable[str]) -> str:
     return f"^({'|'.join(_SPECIAL.sub(_ESCAPED, name) for name in dict.fromkeys(names))})$"
 
 
-def number_in_unit(result: Result, unit: str) -> float:
+def number_in_unit(result: BenchmarkResult, unit: str) -> float:
     """The value of a result, converted to ``unit``, and rounded to as many digits as benchmarks print."""
     return float(f"{result.value / _seconds_of_unit(unit):.12g}")
 
@@ -238,7 +240,11 @@ def _seconds_of_unit(unit: str) -> float:
 
 def _number_with_suffix(value: object) -> float:
     text = str(value)
-    return positive_number(text[:-1]) * _SUFFIXES[text[-1]] if text[-1:] in _SUFFIXES else positive_number(value)
+    return (
+        positive_number_or_zero(text[:-1]) * _SUFFIXES[text[-1]]
+        if text[-1:] in _SUFFIXES
+        else positive_number_or_zero(value)
+    )
 
 
 def _value_at(fields: Mapping[str, Any], key: str) -> Any:
@@ -258,18 +264,18 @@ def _text_at(fields: Mapping[str, Any], key: str) -> str:
     return "" if value is None else str(value)
 
 
-def _tables_at(value: Any, keys: Sequence[str], names: Mapping[str, str] = {}) -> Iterator[Mapping[str, Any]]:
-    """The objects at a path of keys in a JSON document. A star in the path matches each entry of a list or object; the
-    key of the matched entry is added to the result."""
-    if not keys:
+def _objects_at_path(value: Any, path: Sequence[str], star_keys: Mapping[str, str] = {}) -> Iterator[Mapping[str, Any]]:
+    """The objects at a path of keys in a JSON document. A star in the path matches each entry of a list or object; each
+    result also has the keys ``star_keys`` of the matched entries."""
+    if not path:
         if isinstance(value, dict):
-            yield {**value, **names}
-    elif keys[0] != "*":
+            yield {**value, **star_keys}
+    elif path[0] != "*":
         if isinstance(value, dict):
-            yield from _tables_at(value.get(keys[0]), keys[1:], names)
+            yield from _objects_at_path(value.get(path[0]), path[1:], star_keys)
     elif isinstance(value, dict | list):
         for name, entry in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _tables_at(entry, keys[1:], {**names, str(len(names)): str(name)})
+            yield from _objects_at_path(entry, path[1:], {**star_keys, str(len(star_keys)): str(name)})
 
 
 def _first_json_document(text: str) -> list[Any]:

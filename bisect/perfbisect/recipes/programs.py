@@ -208,47 +208,48 @@ done
 """.replace("SAID", f"{SAID}{PROGRAM}] ")
 
 
-def started_program_lines(builder: Builder) -> str:
+def measured_program_lines(builder: Builder) -> str:
     """Lines for a shell script: the list of the programs that the command of --run starts."""
     chosen = {PurePosixPath(path).name: path for path in builder.chosen}
     programs = dict.fromkeys((*builder.programs, *builder.started))
     return "\n".join(f"{program}\t{chosen.get(PurePosixPath(program).name, '')}" for program in programs)
 
 
-def _escaped_script(text: str) -> str:
+def _with_escaped_braces(text: str) -> str:
     """``text`` with its braces escaped, so that it can be a word of a command in a recipe."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def readable_word(word: str) -> str:
+def word_or_script_purpose(word: str) -> str:
     """A word of a command in the form that is shown to the user. If the word is a script of this module, its purpose is
     shown in place of the script.
     """
-    is_script = word.startswith(_escaped_script(PRELUDE))
-    return (
-        ("install the measured programs" if word.endswith(_escaped_script(COPY)) else "build the measured programs")
-        if is_script
-        else word
-    )
+    if not word.startswith(_with_escaped_braces(PRELUDE)):
+        return word
+    is_copy = word.endswith(_with_escaped_braces(COPY))
+    return "install the measured programs" if is_copy else "build the measured programs"
 
 
-def program_build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
+def measured_program_build_command(
+    builder: Builder, build: Build, system: str, argv: list[str], folder: str = "."
+) -> list[str]:
     """A command that builds the programs that the command of --run starts.
 
     ``argv`` is the command that builds all targets in ``folder``; ``system`` is the part of the shell script that
     depends on the build system.
     """
-    programs = started_program_lines(builder)
+    programs = measured_program_lines(builder)
     if not programs:
         return argv
     variables = f'folder="{folder}" in_place={"yes" * build.in_place}\n'
-    script = _escaped_script(PRELUDE + BUILD.replace("SYSTEM", variables + system)).replace("{{prefix}}", "{prefix}")
+    script = _with_escaped_braces(PRELUDE + BUILD.replace("SYSTEM", variables + system))
+    script = script.replace("{{prefix}}", "{prefix}")
     go_on = "" if builder.server else "yes"
     top = "{prefix}" if build.in_place else "."
-    return ["sh", "-c", script, "{prefix}", top, _escaped_script(programs), go_on, *argv]
+    return ["sh", "-c", script, "{prefix}", top, _with_escaped_braces(programs), go_on, *argv]
 
 
-def copy_program_commands(builder: Builder, build: Build) -> list[list[str]]:
+def copy_to_prefix_commands(builder: Builder, build: Build) -> list[list[str]]:
     """The command that copies programs to {prefix} that the build makes but does not install. Many benchmarks are such
     programs.
 
@@ -257,7 +258,7 @@ def copy_program_commands(builder: Builder, build: Build) -> list[list[str]]:
     each copied file, the text ``$ORIGIN`` overwrites the old path in the RUNPATH, which is at least as long. If the
     tree is built in {prefix}, the command makes a link to the program in place of a copy.
     """
-    programs = started_program_lines(builder)
+    programs = measured_program_lines(builder)
     top = "{prefix}" if build.in_place else "."
-    script = _escaped_script(PRELUDE + COPY)
-    return [["sh", "-c", script, "{prefix}", top, _escaped_script(programs)]] if programs else []
+    script = _with_escaped_braces(PRELUDE + COPY)
+    return [["sh", "-c", script, "{prefix}", top, _with_escaped_braces(programs)]] if programs else []

@@ -47,8 +47,8 @@ class SourceTree:
 
     paths: frozenset[str]  # paths of the tree's files
     texts: Mapping[str, str]  # texts of the files in ``files_to_read``
-    embedding: str = ""  # lines of the tree's sources that contain a word of EMBEDDING
-    wanted: str = ""  # the program that the user measures, whatever its name
+    embedding_lines: str = ""  # lines of the tree's sources that contain a word of EMBEDDING
+    measured_program: str = ""  # the name of the program that the user measures; it need not look like a benchmark
 
     def project_files(self, condition: Callable[[PurePosixPath], bool]) -> dict[str, str]:
         """The text of each file of the project (``is_own_code``) for which ``condition`` is true, by path. Files
@@ -58,9 +58,9 @@ class SourceTree:
         return {path: self.texts[path] for path in paths if is_own_code(path) and condition(PurePosixPath(path))}
 
     def is_benchmark_program(self, program: PurePosixPath) -> bool:
-        """Whether the user asked for this program (``wanted``), or the program has a name like a benchmark, or is in a
-        folder for benchmarks."""
-        return program.name == self.wanted or is_benchmark_path(program)
+        """Whether the user measures this program, or the program has a name like a benchmark, or is in a folder for
+        benchmarks."""
+        return program.name == self.measured_program or is_benchmark_path(program)
 
 
 def is_benchmark_name(name: str) -> bool:
@@ -154,7 +154,7 @@ def _text_naming_files(tree: SourceTree) -> str:
     """The texts of the files that may contain names of files that a build needs, such as build files."""
     generated = {"configure"} if {"configure.ac", "configure.in"} & tree.paths else set()
     read = (text for path, text in tree.texts.items() if path not in generated and is_build_file(path))
-    return "\n".join((*read, tree.embedding))
+    return "\n".join((*read, tree.embedding_lines))
 
 
 def _of(tree: SourceTree) -> list[str]:

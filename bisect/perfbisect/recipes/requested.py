@@ -27,7 +27,7 @@ from perfbisect.masking import mask_credentials
 from perfbisect.recipes.build_systems import AUTO, build_with_needs, has_commands
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Build, Builder, Setting
 from perfbisect.recipes.builder_reader import FILE as BUILDER
-from perfbisect.recipes.builder_reader import config_template, load_builder, recipe_files, required_build
+from perfbisect.recipes.builder_reader import config_template, load_builder, recipe_files, required_build_section
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, is_trusted_path
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import archive_names_in, check_placeholders_in, escaped_braces, placeholders_in
@@ -36,7 +36,7 @@ from perfbisect.recipes.workload import (
     EVENTS,
     Option,
     Workload,
-    check_command,
+    check_command_workload,
     choose_workloads,
     load_workload,
     qualified_name,
@@ -129,7 +129,7 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
     the options of the build system and of the compilers, so that different builders do not share a history. Raises
     UsageError for a command with an unknown placeholder."""
     recipe = load_builder(RECIPE, settings.builders_path)
-    build, chosen, quick = required_build(recipe), settings.programs, settings.quick
+    build, chosen, quick = required_build_section(recipe), settings.programs, settings.quick
     started = program_and_files(command_words(quick.run) if quick and not quick.then else [], chosen)
     then = quick.then if quick else ()
     with_files = _file_hash_variable(commands)
@@ -205,7 +205,7 @@ def quick_workload(quick: QuickCommand, builder: Builder) -> Workload:
     table |= {"summary": quick.run, "group": RECIPE, "command": command}
     table["args"] = {EVENTS: 1} if EVENTS in placeholders_in(command) else {}
     workload = convert_table(table, Workload, LINE)
-    check_command(workload, LINE)
+    check_command_workload(workload, LINE)
     name = quick.name or command_name(quick.run)
     return msgspec.structs.replace(workload, name=name, suite=RECIPE, driver=builder.driver)
 

@@ -121,8 +121,8 @@ def read_text(file: Path) -> str:
 
 def convert_table(table: object, shape: type[Shape], location: Location) -> Shape:
     """The struct of type ``shape`` that a TOML table describes. Raises RecipeError for a mistake, and for a key that
-    only the reader may set (``reader_fields``)."""
-    if isinstance(table, dict) and (reserved := reader_fields(shape) & table.keys()):
+    only the reader may set (``fields_set_by_reader``)."""
+    if isinstance(table, dict) and (reserved := fields_set_by_reader(shape) & table.keys()):
         raise _unknown_key_error(min(reserved), shape, location)
     try:
         return msgspec.convert(table, shape)
@@ -130,7 +130,7 @@ def convert_table(table: object, shape: type[Shape], location: Location) -> Shap
         raise _validation_error(error, table, shape, location) from error
 
 
-def reader_fields(shape: type[msgspec.Struct]) -> frozenset[str]:
+def fields_set_by_reader(shape: type[msgspec.Struct]) -> frozenset[str]:
     """The fields of a struct that the code which reads recipes sets itself. A recipe that sets one of these fields is
     refused."""
     return getattr(shape, "filled_in", frozenset())
@@ -183,7 +183,7 @@ def _typed_entries(value: object, shape: Any) -> Iterator[tuple[str | int, objec
 
 
 def _unknown_key_error(key: str, shape: type[msgspec.Struct], location: Location) -> RecipeError:
-    allowed = [name for name in shape.__struct_encode_fields__ if name not in reader_fields(shape)]
+    allowed = [name for name in shape.__struct_encode_fields__ if name not in fields_set_by_reader(shape)]
     where = f"[{location.keys}]" if location.keys else "the file"
     text = f"is an unknown key.{similar_words_hint(key, allowed)}"
     return location.at(key).mistake(text, f"Allowed keys in {where}: {', '.join(allowed)}.")
@@ -275,26 +275,26 @@ def to_toml(recipe: msgspec.Struct) -> str:
     """A TOML document that describes the recipe, without keys whose values are empty."""
     import tomli_w
 
-    table = _as_table(recipe)
+    table = _table_without_empty_keys(recipe)
     # in multi-line strings tomli-w writes \n for \r\n
     return tomli_w.dumps(table, multiline_strings=r"\r\n" not in repr(table))
 
 
-def _as_table(value: object) -> Any:
+def _table_without_empty_keys(value: object) -> Any:
     """``value``, with each struct converted to a table, without the fields that the reader sets, and without optional
     keys whose values are empty."""
     match value:
         case msgspec.Struct():
             keeps_empty = getattr(value, "whole", False)
             return {
-                field.encode_name: _as_table(entry)
+                field.encode_name: _table_without_empty_keys(entry)
                 for field in msgspec.structs.fields(value)
-                if field.name not in reader_fields(type(value))
+                if field.name not in fields_set_by_reader(type(value))
                 and ((entry := getattr(value, field.name)) not in (None, "", [], {}) or keeps_empty or field.required)
             }
         case list():
-            return [_as_table(entry) for entry in value]
+            return [_table_without_empty_keys(entry) for entry in value]
         case dict():
-            return {key: _as_table(entry) for key, entry in value.items()}
+            return {key: _table_without_empty_keys(entry) for key, entry in value.items()}
         case _:
             return value

@@ -20,11 +20,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from perfbisect.core.domain.settings import Output
+from perfbisect.core.domain.settings import PrintedResult
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS, LONGEST, MEASURED, Argv, Builder, Need, Seconds, Weight
 from perfbisect.recipes.builder_reader import find_variant
-from perfbisect.recipes.configuration import WORKLOADS, files_by_name, recipe_folders
+from perfbisect.recipes.configuration import WORKLOADS, recipe_files_by_name, recipe_folders
 from perfbisect.recipes.output_pattern import check_pattern, unit_in
 from perfbisect.recipes.placeholders import check_placeholders_in
 from perfbisect.recipes.toml import (
@@ -100,8 +100,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     format: Literal["", "fio"] = ""
     only: str = ""  # the result that is measured, of an output in a known format: its name, or a pattern of names
     asks: bool = False  # whether perfbisect must find the result in the command's output
-    output: Output | None = None  # the result that perfbisect found in the output
-    outputs: tuple[Output, ...] = ()  # all results that are read from the runs; empty if there is only one result
+    output: PrintedResult | None = None  # the result that perfbisect found in the output
+    outputs: tuple[PrintedResult, ...] = ()  # all results that are read from the runs; empty if only one is
     filter: tuple[str, ...] = ()  # words added to the command, so that it measures only the hunted results
     needs: list[Need] = []  # programs for its commands, beside those of the build
     # Seconds after which a run is killed; 0: five times its length, plus an hour for a command, otherwise a minute.
@@ -110,12 +110,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def metric(self) -> str:
         """The default metric."""
-        if self.known_outputs:
-            return self.known_outputs[0].metric
+        if self.recognised_outputs:
+            return self.recognised_outputs[0].metric
         return "rate" if self.rate or self.format else "cost" if self.cost else "latency" if self.command else "qps"
 
     @property
-    def known_outputs(self) -> tuple[Output, ...]:
+    def recognised_outputs(self) -> tuple[PrintedResult, ...]:
         """The results in the command's output that perfbisect can measure; empty if perfbisect does not recognise the
         format of the output.
         """
@@ -167,7 +167,7 @@ def read_suite(file: Path) -> Suite:
     return msgspec.structs.replace(suite, name=folder.name, workloads=workloads)
 
 
-def workloads_by_driver(suite: Suite) -> list[Workload]:
+def workloads_for_each_driver(suite: Suite) -> list[Workload]:
     """The workloads of a suite in the order of its file; each workload occurs once for each driver of the suite."""
     workloads = suite.workloads.values()
     return [msgspec.structs.replace(workload, driver=driver) for workload in workloads for driver in suite.drivers]
@@ -176,7 +176,7 @@ def workloads_by_driver(suite: Suite) -> list[Workload]:
 def _check_workload(workload: Workload, location: Location) -> None:
     """Check rules that types cannot express."""
     if workload.command:
-        check_command(workload, location)
+        check_command_workload(workload, location)
         return
     for key in OF_COMMANDS:
         if getattr(workload, key):
@@ -199,7 +199,7 @@ def _check_workload(workload: Workload, location: Location) -> None:
             )
 
 
-def check_command(workload: Workload, location: Location) -> None:
+def check_command_workload(workload: Workload, location: Location) -> None:
     """Raise RecipeError for a mistake in a workload that is a command."""
     for key in OF_SYSBENCH:
         if getattr(workload, key):
@@ -276,8 +276,8 @@ def advice_listing_workloads(whose: str, names: Iterable[str]) -> str:
 def load_workloads(user_path: str | Path = "") -> list[Workload]:
     """All workloads: suites in alphabetical order, and the workloads of a suite in the order of the suite's file. A
     workload for several drivers occurs once for each driver."""
-    files = files_by_name(recipe_folders(WORKLOADS, user_path), FILE)
-    return [workload for _, file in sorted(files.items()) for workload in workloads_by_driver(read_suite(file))]
+    files = recipe_files_by_name(recipe_folders(WORKLOADS, user_path), FILE)
+    return [workload for _, file in sorted(files.items()) for workload in workloads_for_each_driver(read_suite(file))]
 
 
 def choose_workloads(words: str, driver: str, user_path: str | Path = "") -> dict[str, Workload]:

@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import TIMING, USUAL_HOST, Direction, Pairing, Patch, Policy, Settings
+from perfbisect.core.domain.settings import TIMING, USUAL_HOST, ChangeDirection, Pairing, Patch, Policy, Settings
 from perfbisect.store.connection import history_option
 from perfbisect.wording.text import shell_words
 
@@ -66,7 +66,7 @@ def _changed_options(settings: Settings) -> Iterator[tuple[str, ...]]:
     """The words of each option that differs from its default: the option, followed by its value unless the option is a
     flag.
     """
-    worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
+    worse = ChangeDirection.DROP if find_metric(settings.metric).higher_is_better else ChangeDirection.RISE
     # If min_effect and min_counted are equal, the user gave --min-effect. A hunt by counts may have only min_effect.
     policy = settings.policy
     asked = policy.min_counted == policy.min_effect or (settings.prior.exact and not policy.min_counted)

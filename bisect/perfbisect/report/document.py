@@ -69,8 +69,8 @@ class Prose:
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
-    """Remarks about a section of the report, each with advice ("" for no advice)."""
+class Remarks:
+    """Remarks about a section of the report, as pairs (remark, advice); "" for no advice."""
 
     texts: tuple[tuple[str, str], ...]
 
@@ -98,7 +98,7 @@ class Figure:
     x_title: str = ""  # title of the horizontal axis
 
 
-Part = Facts | Prose | Notes | Code | Figure | Table
+Part = Facts | Prose | Remarks | Code | Figure | Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def value_cell(value: float) -> Cell:
 
 def nonempty_sections(*sections: Section | None) -> tuple[Section, ...]:
     """The given sections without empty parts; a section without other parts is left out."""
-    empty = (Facts(()), Prose(()), Notes(()))
+    empty = (Facts(()), Prose(()), Remarks(()))
     filled = ((section, tuple(part for part in section.parts if part not in empty)) for section in sections if section)
     return tuple(replace(section, parts=parts) for section, parts in filled if parts)
 

@@ -14,9 +14,9 @@ from perfbisect.report.document import (
     Code,
     Document,
     Facts,
-    Notes,
     Part,
     Prose,
+    Remarks,
     Row,
     Section,
     Table,
@@ -41,7 +41,7 @@ from perfbisect.wording.quantities import (
     MISSING,
     amount,
     build_times,
-    cache_share,
+    cache_share_text,
     chance,
     count,
     duration,
@@ -49,12 +49,12 @@ from perfbisect.wording.quantities import (
     factor,
     figure,
     low_to_high,
-    phase_times,
+    phase_clause_and_sentence,
     ratio_cells,
     share,
     stopped_run,
 )
-from perfbisect.wording.reasons import function_notes, plan_lines
+from perfbisect.wording.reasons import function_notes, query_plan_lines
 from perfbisect.wording.table import cut
 from perfbisect.wording.text import cited, metric_title, patch_summary, printable, recognised_system_text, with_unit
 from perfbisect.wording.trials import ratio_title
@@ -89,7 +89,7 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
             *changes,
             candidates_section(report, on_page=diff_of is not None),
             *narrowing,
-            Section("Warnings", (Notes(tuple(report.advice_by_warning.items())),)),
+            Section("Warnings", (Remarks(tuple(report.advice_by_warning.items())),)),
             Section("Tools and settings", tools_and_settings(hosts), "conditions"),
             Section("Costs", (cost_sentences(report),), "costs", hide_title=True),
             Section(
@@ -137,7 +137,7 @@ def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
 
 def unfinished_hunt_sentences(report: HuntReport) -> Iterator[str]:
     """The state of a hunt without a verdict, in sentences."""
-    yield from report.proven_sentences
+    yield from report.proven_so_far_sentences
     yield "There is no verdict yet."
     if report.summary.failure:
         yield f"The last attempt failed: {report.summary.failure}"
@@ -175,15 +175,15 @@ def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -
         statements = count(len(explanation.plans), "statement")
         has = "has" if len(explanation.plans) == 1 else "have"
         since = f"Since {commit.short_sha}, {statements} of the workload {has} another query plan."
-        parts = (Prose((since,)), Code(tuple(plan_lines(explanation.plans))))
+        parts = (Prose((since,)), Code(tuple(query_plan_lines(explanation.plans))))
         yield Section("Query plans", parts, f"{anchor}-plans", hide_title=True, is_subsection=True)
-    absent = Notes(tuple((text, "") for text in unknown_reason_sentences(change, report.typical_values(change.step))))
+    absent = Remarks(tuple((text, "") for text in unknown_reason_sentences(change, report.typical_values(change.step))))
     reasons: list[Part] = [Prose(change.reason_sentences), *counter_tables(explanation), absent]
     yield Section(f"Why {commit.short_sha}", tuple(reasons), f"{anchor}-why", is_subsection=True)
     if diff_of:
-        from perfbisect.report.page.hunt import drawn_change_sections
+        from perfbisect.report.page.hunt import page_sections_of_change
 
-        yield from drawn_change_sections(report, diff_of, position)
+        yield from page_sections_of_change(report, diff_of, position)
         return
     if change.pairs:
         yield Section("Paired runs", (pairs_table(change.pairs, report.pairs_metric),), hide_title=True)
@@ -199,8 +199,8 @@ def issue_lines(report: HuntReport, change: NamedChange) -> Iterator[str]:
     by = f", by {commit.author}" if commit.author else ""
     yield f"{teller.metric_text}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
     yield f"Commit: {report.link_of(commit.sha) or commit.sha}{by}"
-    yield f"Effect: {teller.change_sentence(step.ratio)}; {report.summary.title} on {host}."
-    yield f"Probability that this {'part' if settings.narrows else 'commit'} is the culprit: {chance(step.probability)}. {teller.proof_sentence(step)}"
+    yield f"Effect: {teller.change_ratio_clause(step.ratio)}; {report.summary.title} on {host}."
+    yield f"Probability that this {'part' if settings.narrows else 'commit'} is the culprit: {chance(step.probability)}. {teller.proven_against_sentence(step)}"
     yield f"Why: {' '.join(change.reason_sentences)}"
     again = (
         command_to_run(settings, report.history)
@@ -314,7 +314,7 @@ def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
             *ratio_cells(interval, baseline=baseline, unknown=MISSING),
             str(runs) if runs else MISSING,
             build_times(tested, duration, MISSING),
-            share(tested.hit_rate),
+            share(tested.ccache_hit_rate),
             classification_name(classification),
             *([sure.get(sha, MISSING)] if sure else []),
         ).cells
@@ -328,7 +328,7 @@ def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
         minor_columns=("ccache", "date", "build", "runs", "state", "95 %"),
     )  # fmt: skip
     title = f"oldest first; {relative} is {relative[1:]} divided by {relative[1:]} of good ({report.settings.good})"
-    notes_below = Notes(tuple((remark, "") for remark in candidate_remarks(report)))
+    notes_below = Remarks(tuple((remark, "") for remark in candidate_remarks(report)))
     return Section(f"Candidates, {title}", (table, notes_below), "ladder", is_folded=True)
 
 
@@ -367,10 +367,10 @@ def stopped_run_text(runs: Sequence[RunFacts]) -> str:
 def cost_sentences(report: HuntReport) -> Prose:
     """Sentences about the cost of a hunt: builds, runs, time, and the builds of build hosts that were not measured."""
     costs = report.costs
-    cached_share = cache_share(costs.hit_rate, costs.remote_rate)
+    cached_share = cache_share_text(costs.hit_rate, costs.remote_rate)
     incremental = f", {costs.incremental} of them incremental," if costs.incremental else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
-    largest, phases = phase_times(seconds_by_phase(report.made_builds))
+    largest, phases = phase_clause_and_sentence(seconds_by_phase(report.made_builds))
     spent_on = f" ({', '.join(filter(None, (largest, cached_share)))})" if largest or cached_share else ""
     spent = (
         f"Cost: {count(costs.builds, 'build')}{incremental}{shared} in {duration(costs.build_seconds)}{spent_on},"

@@ -19,9 +19,9 @@ from perfbisect.core.domain.facts import (
     KnownError,
     RunFacts,
     SkipFacts,
-    cache_hit_rate,
+    ccache_hit_rate,
     pair_runs,
-    remote_hit_rate,
+    remote_share_of_hits,
 )
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, median_metric, second_and_first_values
 from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, explained_step
@@ -146,7 +146,8 @@ class HuntReport:
     @cached_property
     def ratios_to_good(self) -> dict[str, Interval]:
         """The metric of each measured commit relative to the good end."""
-        return ratios_to_good(self.state, self.settings.metric, self.state.hosts, self.settings.prior.host_classes)
+        classes = self.settings.prior.host_classes
+        return ratios_to_good(self.state, self.settings.metric, self.state.hosts_if_several, classes)
 
     @property
     def wording(self) -> VerdictSentences:
@@ -160,7 +161,7 @@ class HuntReport:
         return (*self.wording.sentences(verdict), *self.state.remedy) if verdict else ()
 
     @property
-    def proven_sentences(self) -> tuple[str, ...]:
+    def proven_so_far_sentences(self) -> tuple[str, ...]:
         """Sentences about the changes that are proven before the verdict; empty after the verdict."""
         return () if self.state.verdict else self.wording.changes_so_far(self.state.found)
 
@@ -188,8 +189,7 @@ class HuntReport:
 
     def _change(self, step: Step) -> NamedChange:
         """The change at ``step``, with its reason and its paired runs."""
-        commits = self.state.commits
-        explained = step_explanation(self.state, step)
+        commits, explained = self.state.commits, step_explanation(self.state, step)
         sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
         all_pairs = pair_runs(event.facts for _, event in self.state.log if isinstance(event, RunFinished))
         pairs_of_step = (pair for pair in all_pairs if {sides.get(run.commit) for run in pair} == {0, 1})
@@ -216,7 +216,7 @@ class HuntReport:
         """For each metric, the median of the parents' runs, and of the commit's runs; None if no run has the metric."""
         parent_runs = self.state.runs_of_equal_binaries(*(self.state.commits[parent] for parent in step.parents))
         culprit_runs = self.state.runs_of_equal_binaries(self.state.commits[step.candidate])
-        exact_runs = self.state.runs_of_step(step, exact=self.settings.prior.exact)
+        exact_runs = self.state.runs_of_step(step, counted=self.settings.prior.exact)
         all_counted = all(run.counted for run in (*parent_runs, *culprit_runs))
         counters = {}
         only_instructions = all_counted and (parent_runs or culprit_runs)  # counted runs have no other metric
@@ -268,7 +268,7 @@ class HuntReport:
     def profiles(self) -> HuntProfiles | None:
         """The profiles of the culprit and of its parent; None if they were not recorded."""
         step = explained_step(self.state.verdict)
-        usual = self.state.runs_of_step(step, exact=self.settings.prior.exact) if step else ([], [])
+        usual = self.state.runs_of_step(step, counted=self.settings.prior.exact) if step else ([], [])
         return hunt_profiles(profiles_with_operations(self.state.explanation_events, usual, self.settings.metric))
 
     @property
@@ -283,13 +283,13 @@ class HuntReport:
         return HuntCosts(
             builds=self.state.build_count,
             build_seconds=sum(row.build_seconds for row in rows),
-            hit_rate=cache_hit_rate(builds_made),
+            hit_rate=ccache_hit_rate(builds_made),
             runs=self.state.run_count,
             run_seconds=sum(row.run_seconds for row in rows),
             seconds=self.state.elapsed,
             ahead=self._built_ahead() if self.state.build_hosts else None,
             shared=sum(build.shared for row in rows for build in row.builds),
-            remote_rate=remote_hit_rate(builds_made),
+            remote_rate=remote_share_of_hits(builds_made),
             incremental=sum(build.incremental for build in builds_made),
         )
 
@@ -312,7 +312,7 @@ def read_hunt_report(history: History, hunt: int, describe: Describe = Commit, l
     """The report of a hunt. Raises UsageError if the history does not have the hunt."""
     entries = [(entry.at, entry.event) for entry in history.events(hunt)]
     state = fold(entries, history.attempt_starts(hunt))
-    state.use_range(history.candidates(hunt))
+    state.renumber_candidates(history.candidates(hunt))
     searches_in_diff = [number for (number,) in history.select(IN_DIFF, [hunt])]
     return HuntReport(
         history.session_summary(hunt),

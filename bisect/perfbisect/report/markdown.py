@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from perfbisect.report.document import Cell, Code, Document, Facts, Figure, Notes, Part, Prose, Section, Table
+from perfbisect.report.document import Cell, Code, Document, Facts, Figure, Part, Prose, Remarks, Section, Table
 from perfbisect.wording.quantities import moment
-from perfbisect.wording.table import separated
+from perfbisect.wording.table import delimited_line
 from perfbisect.wording.text import advised, printable, safe_line
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
@@ -49,7 +49,7 @@ def part_lines(part: Part) -> Iterator[str]:
             yield from prose_lines(texts)
         case Facts():
             yield from fact_lines(part)
-        case Notes(texts):
+        case Remarks(texts):
             yield from (f"- {escaped(advised(text, advice))}" for text, advice in texts)
         case Code(lines, title):
             yield from (f"{escaped(title)}:", "") if title else ()
@@ -101,14 +101,14 @@ def delimited_lines(document: Document, delimiter: str) -> Iterator[str]:
         list(csv_rows(part))
         for section in document.sections
         for part in section.parts
-        if isinstance(part, Table | Notes) or any(isinstance(neighbour, Table) for neighbour in section.parts)
+        if isinstance(part, Table | Remarks) or any(isinstance(neighbour, Table) for neighbour in section.parts)
     ]
     for number, block in enumerate(filter(None, blocks)):
         if number:
             yield ""
         for texts in block:
             # Lines that begin with dashes are titles, not formulas of a spreadsheet: they are written unchanged.
-            yield texts[0] if texts[0].startswith("---") else separated(map(printable, texts), delimiter)
+            yield texts[0] if texts[0].startswith("---") else delimited_line(map(printable, texts), delimiter)
 
 
 def csv_rows(part: Part) -> Iterator[Sequence[str]]:
@@ -116,7 +116,7 @@ def csv_rows(part: Part) -> Iterator[Sequence[str]]:
     match part:
         case Prose(texts):
             yield from ([text] for text in texts)
-        case Notes(texts):
+        case Remarks(texts):
             yield from ([text] for text, _ in texts)
         case Table():
             yield from ([text] for text in part.lines_above)

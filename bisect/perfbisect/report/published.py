@@ -19,7 +19,7 @@ from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
     RATE,
     compare_builds,
-    costs_per_operation,
+    costs_of_each_workload,
     group_summaries,
     regained_by_revert,
     revert_outcome,
@@ -52,7 +52,7 @@ def hunt_object(report: HuntReport) -> dict[str, Any]:
         "hosts": state.started.hosts if state.started else (),
         "effects": verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
         "verdict": report.verdict_sentences,
-        "found": report.proven_sentences,
+        "found": report.proven_so_far_sentences,
         "cases": [change_object(report, change) for change in report.changes],
         "suspects": report.suspects,
         "parts": report.named_diff_parts,
@@ -121,7 +121,7 @@ def candidate_object(report: HuntReport, sha: str, row: TestedCommit) -> dict[st
         "ratio": report.ratios_to_good.get(sha),
         "builds": len(row.new_builds),
         "build_seconds": row.build_seconds,
-        "hit_rate": row.hit_rate,
+        "hit_rate": row.ccache_hit_rate,
         "reused": bool(row.builds) and not row.new_builds,
         "runs": runs,
         "state": classify(report.state, sha, report.ratios_to_good),
@@ -165,7 +165,7 @@ def trial_object(trial_state: SessionState) -> dict[str, Any]:
             {"work": work, "builds": held, "clients": clients} for work, held, clients in background_rates(trial_state)
         ],
         "hunts": [drop_hunt_object(trial_state, drop) for drop in trial_state.hunts],
-        "operations": {"columns": COLUMNS, "workloads": costs_per_operation(trial_state)},
+        "operations": {"columns": COLUMNS, "workloads": costs_of_each_workload(trial_state)},
     }
     if trial_state.request.series:
         contents["series"] = series.series_object(trial_state)
@@ -181,12 +181,12 @@ def drop_hunt_object(state: SessionState, drop: DropHunt) -> dict[str, Any]:
 
 def noise_object(trial_state: SessionState) -> dict[str, Any]:
     """The result of an A/A test (a build compared with itself). Values that need more runs are None or empty lists."""
-    estimate, pairs = noise.noise_of_trial(trial_state), noise.noise_of_paired_runs(trial_state)
+    estimate, pairs = noise.noise_of_trial(trial_state), noise.sd_of_paired_ratios(trial_state)
     return {
         "noise": estimate,
         "pairs": {"time": pairs[0], "cpu_time": pairs[1]} if pairs else None,
         "advice": noise.advise_repeats(trial_state, estimate) if estimate else None,
-        "detectable": list(noise.detectable_drops(trial_state, estimate)) if estimate else [],
+        "detectable": list(noise.detectable_drops_by_runs(trial_state, estimate)) if estimate else [],
     }
 
 

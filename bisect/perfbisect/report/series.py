@@ -17,7 +17,7 @@ from typing import Any
 from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.settings import Direction, Policy, ReleaseSeries
+from perfbisect.core.domain.settings import ChangeDirection, Policy, ReleaseSeries
 from perfbisect.core.stats.paired_comparison import compare_builds
 from perfbisect.core.stats.release_series import (
     FEWEST,
@@ -29,7 +29,7 @@ from perfbisect.core.stats.release_series import (
     speed_lines,
     suggested_hunts,
 )
-from perfbisect.core.stats.watched_branch import BranchLine
+from perfbisect.core.stats.watched_branch import BranchLevels
 from perfbisect.report.document import (
     Cell,
     Code,
@@ -163,9 +163,9 @@ def hunt_argv(hunt: SuggestedHunt, names: Sequence[str], metric: str, measuremen
     """The words of a `bisect run` command; ``measurement_options`` are options such as --metric."""
     words = ["bisect", "run", names[hunt.good], names[hunt.bad], *measurement_options]
     if not hunt.worse and "--direction" not in measurement_options:
-        words += ["--direction", Direction.RISE if find_metric(metric).higher_is_better else Direction.DROP]
-    if hunt.least < 1.5 * Policy().min_effect and "--min-effect" not in measurement_options:
-        words += ["--min-effect", f"{100 * hunt.least / 2:.1g}%"]
+        words += ["--direction", ChangeDirection.RISE if find_metric(metric).higher_is_better else ChangeDirection.DROP]
+    if hunt.smallest_change < 1.5 * Policy().min_effect and "--min-effect" not in measurement_options:
+        words += ["--min-effect", f"{100 * hunt.smallest_change / 2:.1g}%"]
     return words
 
 
@@ -185,7 +185,7 @@ class ImportedLine:
         options = [word.replace("{series}", self.line.work) for word in self.measurement_options]
         return hunt_argv(hunt, self.commits, self.metric, options)
 
-    def sentence(self) -> str:
+    def summary_sentence(self) -> str:
         """A line of text about the series: the number of commits, the scatter, the number of outliers that were left
         out, and the number of steps."""
         outliers, scatter_of_line = self.line.ratios.count(None), self.line.scatter
@@ -208,7 +208,7 @@ class ImportedLine:
 def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
     """A line of text for each imported series, and a table of all steps; below each step is the command that hunts for
     the step."""
-    yield from (entry.sentence() for entry in lines)
+    yield from (entry.summary_sentence() for entry in lines)
     rows, hunts = [], []
     for entry in lines:
         for step in entry.line.steps:
@@ -340,7 +340,7 @@ def steps_with_hunts(
                 yield line, step, best, f"hunt {best.hunt}: {best.state}"
 
 
-def branch_sentences(trial: SessionState, branch: BranchLine) -> Iterator[str]:
+def branch_sentences(trial: SessionState, branch: BranchLevels) -> Iterator[str]:
     """Sentences about a watched branch: its steps and, if the latest tips could not be built, a sentence about these
     tips."""
     names = [build.name for build in trial.request.subjects]
@@ -351,13 +351,13 @@ def branch_sentences(trial: SessionState, branch: BranchLine) -> Iterator[str]:
     yield from unbuilt_tip_sentences(branch)
 
 
-def unbuilt_tip_sentences(branch: BranchLine) -> Iterator[str]:
+def unbuilt_tip_sentences(branch: BranchLevels) -> Iterator[str]:
     """A sentence if the latest tips could not be built."""
     if tips := [tip.name for tip in branch.broken]:
         yield printable(f"{count(len(tips), 'later tip')} could not be built: {listed(tips)}.")
 
 
-def branch_document(trial: SessionState, branch: BranchLine, page_name: Callable[[int], str]) -> Document:
+def branch_document(trial: SessionState, branch: BranchLevels, page_name: Callable[[int], str]) -> Document:
     """The page of a watched branch. If a hunt names a commit, the page links to the page of the hunt, whose file name
     ``page_name`` returns."""
     request = trial.request

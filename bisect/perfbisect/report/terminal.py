@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from perfbisect.report.document import Cell, Code, Document, Facts, Figure, Notes, Part, Prose, Section, Table
+from perfbisect.report.document import Cell, Code, Document, Facts, Figure, Part, Prose, Remarks, Section, Table
 from perfbisect.wording.quantities import moment
 from perfbisect.wording.table import GAP, in_width, table
 from perfbisect.wording.text import printable, safe_line
@@ -51,7 +51,7 @@ def section_lines(section: Section, width: int | None) -> Lines:
         else:
             if title:
                 yield printable(title)
-            elif not (closed or isinstance(part, Notes)):
+            elif not (closed or isinstance(part, Remarks)):
                 yield ""
             yield from part_lines(part, width, "" if section.hide_title else "  ")
         title, closed = "", isinstance(part, Code) and bool(part.title)
@@ -65,7 +65,7 @@ def part_lines(part: Part, width: int | None, indent: str) -> Lines:
             yield from map(safe_line, texts)
         case Facts():
             yield from fact_lines(part)
-        case Notes(texts):
+        case Remarks(texts):
             for text, advice in texts:
                 yield from remark_lines(text, indent, width)
                 yield from remark_lines(advice, indent and f"  {indent}", width)
@@ -78,7 +78,7 @@ def part_lines(part: Part, width: int | None, indent: str) -> Lines:
             yield from map(safe_line, part.text_lines)
         case Table(numbers_first=True):
             yield from map(printable, part.lines_above)
-            yield from benchmark_table_lines(part)
+            yield from numbers_first_table_lines(part)
         case Table():
             yield from (f"  {printable(line)}" for line in part.lines_above)
             yield from (f"  {line}" for line in table_lines(part, width))
@@ -109,7 +109,7 @@ def table_lines(part: Table, width: int | None) -> list[str]:
     return table(part.head, rows, right=part.right_aligned, width=inner, drop=part.minor_columns)
 
 
-def benchmark_table_lines(part: Table) -> "Iterator[Text]":
+def numbers_first_table_lines(part: Table) -> "Iterator[Text]":
     """The lines of a table whose rows begin with their numbers (``numbers_first``). Numbers are coloured, aligned to
     the right and followed by their notes; the name of the row is at the end."""
     from rich.text import Text

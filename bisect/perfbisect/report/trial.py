@@ -15,7 +15,7 @@ from perfbisect.core.domain.facts import pair_runs
 from perfbisect.core.domain.metrics import BUSY, find_metric, second_and_first_values
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import GAIN, TrialType
-from perfbisect.core.domain.trials import background_rates, comparable_runs, pairs_made
+from perfbisect.core.domain.trials import background_rates, paired_or_interleaved_runs, pairs_made
 from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
@@ -25,7 +25,7 @@ from perfbisect.core.stats.paired_comparison import (
     better_or_worse,
     builds_without_metric,
     compare_builds,
-    costs_per_operation,
+    costs_of_each_workload,
     group_summaries,
     is_machine_cpu,
 )
@@ -37,8 +37,8 @@ from perfbisect.report.document import (
     Code,
     Document,
     Facts,
-    Notes,
     Prose,
+    Remarks,
     Row,
     Section,
     Table,
@@ -54,12 +54,12 @@ from perfbisect.report.document import (
 from perfbisect.wording.quantities import MISSING, count, decimals, duration, figure, low_to_high, one_or_count, percent
 from perfbisect.wording.text import metric_title, with_unit
 from perfbisect.wording.trials import (
+    compared_metric_title,
     comparison_sentence,
-    pairs_sentence,
+    no_result_sentences,
+    paired_noise_sentences,
     proof_sentences,
-    relative_metric,
     run_counts,
-    unmeasured_sentences,
 )
 
 ABSOLUTE, RELATIVE = "--- absolute", "--- relative to first result"
@@ -84,7 +84,7 @@ def document(
         rows = [] if request.series else compare_builds(trial, request.metric)
         parts = series.series_sections(trial) if request.series else comparison_sections(trial, rows, for_page=for_page)
         spent = Section("Per operation", tuple(cost_tables(trial, rows)), "operations", hide_title=True, is_folded=True)
-        notes = Notes(tuple((text, "") for text in trial_remarks(trial)))
+        notes = Remarks(tuple((text, "") for text in trial_remarks(trial)))
         body = (*parts, *((spent,) if detailed else ()), Section("Remarks", (notes,), "remarks", hide_title=True))
         summary = tuple(proof_sentences(trial) if request.kind is TrialType.PROVE else comparison_sentence(trial, rows))
         in_a_line = "" if summary else headline(trial, rows, names)
@@ -131,7 +131,7 @@ def comparison_sections(trial: SessionState, rows: Sequence[WorkloadRatios], *, 
     """The sections of a comparison: the ratios, their confidence intervals, groups of workloads, and service levels."""
     if for_page:
         title = f"Relative to {trial.request.subjects[0].name}"
-        yield Section(title, (Prose(column_legend(trial)), plotted_ratio_table(trial, rows)), "ratios")
+        yield Section(title, (Prose(column_legend(trial)), ratio_table_with_drawings(trial, rows)), "ratios")
         yield from series.installed_release_sections(trial)
     else:
         parts = Prose(column_legend(trial)), ratio_table(trial, rows)
@@ -146,8 +146,8 @@ def comparison_sections(trial: SessionState, rows: Sequence[WorkloadRatios], *, 
         for summary in group_summaries(rows)
     ]
     if groups:
-        yield Section("Groups", (benchmark_table(("min", "max", "avg", "median"), "group", groups),), hide_title=True)
-    if levels := background_table(trial):
+        yield Section("Groups", (trial_table(("min", "max", "avg", "median"), "group", groups),), hide_title=True)
+    if levels := background_rate_table(trial):
         yield Section("Service levels", (levels,), hide_title=True)
 
 
@@ -156,7 +156,7 @@ def column_titles(trial: SessionState) -> tuple[str, ...]:
     return tuple(f"col-{number}" for number in range(1, len(trial.request.subjects)))
 
 
-def benchmark_table(
+def trial_table(
     head: Sequence[str],
     name_title: str,
     rows: Sequence[Row],
@@ -177,7 +177,8 @@ def column_legend(trial: SessionState) -> tuple[str, ...]:
         config = f"+{build.config}" if build.config else ""
         builds.append(f"{build.name}{version}" + (f" = {build.path}{config}" if build.path else ""))
     further = zip(column_titles(trial), builds[1:], strict=True)
-    return (f"{relative_metric(trial)} relative to: {builds[0]}", *(f"{column} : {name}" for column, name in further))
+    title = f"{compared_metric_title(trial)} relative to: {builds[0]}"
+    return (title, *(f"{column} : {name}" for column, name in further))
 
 
 def ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
@@ -196,8 +197,8 @@ def ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
 
     head = column_titles(trial)
     plain = tuple(text for column in head for text in (column, f"{column} culprit")) if hunts else ()
-    table_rows = [*rows_by_group(rows, cell, 2 if hunts else 1)]
-    return benchmark_table(head, "workload", table_rows, kind="relative", csv_head=plain)
+    table_rows = [*rows_with_group_gaps(rows, cell, 2 if hunts else 1)]
+    return trial_table(head, "workload", table_rows, kind="relative", csv_head=plain)
 
 
 def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
@@ -211,13 +212,13 @@ def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table
 
     title = f"95 % intervals, from {run_counts(trial, rounds)}"
     plain = tuple(f"{column} {part}" for column in column_titles(trial) for part in ("low", "high", "real"))
-    return benchmark_table(column_titles(trial), "workload", [*rows_by_group(rows, cell, 3)], (title,), csv_head=plain)
+    table_rows = [*rows_with_group_gaps(rows, cell, 3)]
+    return trial_table(column_titles(trial), "workload", table_rows, (title,), csv_head=plain)
 
 
-def rows_by_group(rows: Sequence[WorkloadRatios], make_cell: RatioCell, csv_columns: int) -> Iterator[Row]:
+def rows_with_group_gaps(rows: Sequence[WorkloadRatios], make_cell: RatioCell, csv_columns: int) -> Iterator[Row]:
     """A row for each workload, and an empty row between groups of workloads, except if each group has only one
-    workload. In CSV, each cell fills ``csv_columns`` columns.
-    """
+    workload. In CSV, each cell fills ``csv_columns`` columns."""
     several, no_value = len({row.group for row in rows}) < len(rows), missing_cell(csv_columns)
     for number, line in enumerate(rows):
         if number and several and line.group != rows[number - 1].group:
@@ -228,7 +229,7 @@ def rows_by_group(rows: Sequence[WorkloadRatios], make_cell: RatioCell, csv_colu
         yield row_with_name_last(line.work, cells)
 
 
-def plotted_ratio_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
+def ratio_table_with_drawings(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
     """The table of ratios for a page: a row for each workload and build, with a drawing of the ratio's interval."""
     drawn_rows = []
     for comparison in rows:
@@ -257,9 +258,9 @@ def cost_tables(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator
         filled = [(name, of) for name, of in zip(names, zip(*values, strict=True), strict=False) if set(of) - {None}]
         cells = ([missing_cell() if value is None else cell(value) for value in of] for _, of in filled)
         rows = [row_with_name_last(name, of_row) for *of_row, name in zip(*cells, of_rows, strict=True)]
-        return benchmark_table([name for name, _ in filled], "build", rows, above)
+        return trial_table([name for name, _ in filled], "build", rows, above)
 
-    for spent in costs_per_operation(trial):
+    for spent in costs_of_each_workload(trial):
         if any(set(values[: len(names)]) - {None} for values in spent.absolute):
             yield of(spent.absolute, builds, value_cell, f"{spent.work}, {unit}{way}", ABSOLUTE)
             if builds[1:]:
@@ -281,10 +282,10 @@ def counter_table(trial: SessionState, work: WorkloadRatios, title: str, make_ce
         for name, (base, *ratios) in work.counters.items()
         if base is not None
     ]
-    return benchmark_table(("baseline", *column_titles(trial)), "per operation", rows, (f"{work.work}, {title}",))
+    return trial_table(("baseline", *column_titles(trial)), "per operation", rows, (f"{work.work}, {title}",))
 
 
-def background_table(trial: SessionState) -> Table | None:
+def background_rate_table(trial: SessionState) -> Table | None:
     """The table of the background rates (service levels) that each build sustained; None without background loads."""
 
     def cell(rate: float, sustained: bool = True) -> Cell:
@@ -299,7 +300,7 @@ def background_table(trial: SessionState) -> Table | None:
     ]
     head = ("wanted", "baseline", *column_titles(trial))
     plain = tuple(f"{column}{part}" for column in head for part in ("", " SLA"))
-    return benchmark_table(head, "workload", rows, ("Background rows per second",), csv_head=plain) if rows else None
+    return trial_table(head, "workload", rows, ("Background rows per second",), csv_head=plain) if rows else None
 
 
 def trial_remarks(trial: SessionState) -> Iterator[str]:
@@ -329,7 +330,7 @@ def trial_remarks(trial: SessionState) -> Iterator[str]:
 
 def page_only_sections(trial: SessionState, history: Path | None) -> Iterator[Section]:
     """The sections that only a page has: the runs of each workload in order of time, builds, host, and command."""
-    from perfbisect.report.page.charts import pairs_figure, run_drawings, runs_figure
+    from perfbisect.report.page.charts import paired_runs_figure, run_drawings, runs_figure
 
     request, names = trial.request, [build.name for build in trial.request.subjects]
     compared_by = trial.pairing.metric_of_paired_runs(request.metric) if trial.pairing else request.metric
@@ -342,7 +343,8 @@ def page_only_sections(trial: SessionState, history: Path | None) -> Iterator[Se
         for subject, name in enumerate(names[1:], 1):
             facts_of_two = (run.facts for run in runs_of_work if run.subject in (0, subject))
             if pairs := second_and_first_values(pair_runs(facts_of_two), compared_by):
-                drawing = pairs_figure(pairs, with_unit(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
+                pair_colours = [*zip(SIDES, (names[0], name), strict=False)]
+                drawing = paired_runs_figure(pairs, with_unit(compared_by), pair_colours)
                 yield Section(f"{work.name}, paired runs", (drawing,))
     origins = (", ".join(filter(None, (build.commit, build.version, build.path))) for build in request.subjects)
     yield Section("Builds", (Facts(tuple(zip(names, origins, strict=True))),), "builds")
@@ -355,11 +357,11 @@ def noise_summary(trial: SessionState) -> tuple[str, ...]:
     request, subject = trial.request, trial.request.subjects[0]
     estimate = noise.noise_of_trial(trial)
     if estimate is None:
-        return tuple(unmeasured_sentences(trial, "Not known"))
+        return tuple(no_result_sentences(trial, "Not known"))
     wild = f", {count(estimate.outliers, 'outlier')} excluded" if estimate.outliers else ""
     groups = count(estimate.visits, "visit" if estimate.runs_share_start else "round")
     # The settings do not contain the duration of a command, so the median duration of its runs is printed.
-    seconds = median(run.facts.seconds for run in comparable_runs(trial) if not run.facts.layout)
+    seconds = median(run.facts.seconds for run in paired_or_interleaved_runs(trial) if not run.facts.layout)
     title = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
     pairs = f"; and {count(2 * pairs_made(trial), 'paired run')}" * bool(pairs_made(trial))
     return (f"{title}: {groups}, {count(estimate.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)
@@ -380,10 +382,10 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     )
     yield Section("Noise of runs (standard deviation)", (Facts(varies),), "noise")
     turns, gains = math.sqrt(2) * estimate.run, False
-    if pairs := noise.noise_of_paired_runs(trial):
+    if pairs := noise.sd_of_paired_ratios(trial):
         beside = min(filter(None, pairs), default=0.0)
         gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
-        sentence = f"The {pairs_sentence('runs', *pairs, turns)}."
+        sentence = f"The {paired_noise_sentences('runs', *pairs, turns)}."
         yield Section("Paired runs", (Prose((sentence,)),), "pairs", hide_title=True)
     head = ("runs per build", "visits", "time", *(("drop interleaved", f"paired{by_cpu}") if gains else ("drop",)))
     rows = (
@@ -391,7 +393,7 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
             str(size.runs), str(size.visits), duration(size.seconds), percent(size.drop),
             *([percent(noise.smallest_drop_by_pairs(beside, pairs_made(trial), size.runs))] if gains else []),
         )
-        for size in noise.detectable_drops(trial, estimate)
+        for size in noise.detectable_drops_by_runs(trial, estimate)
     )  # fmt: skip
     table = Table(head, tuple(rows), head)
     yield Section("Smallest detectable drop (95 % confidence, 80 % power)", (table,), "detectable")

@@ -85,7 +85,7 @@ def changed_functions(repo: Repository, parent: str, commit: str, profiled: Coll
         names = [*functions_with_changed_text(hunks, (old_texts, old), (new_texts, new))]
         macros = {row.name for side in (old, new) for rows in side.values() for row in rows if row.macro}
         search = CallerSearch(repo, commit, profiled, {file.path for file in files})
-        names += functions_made_by_macros(search, [name for name in names if MACRO.fullmatch(name)], files)
+        names += functions_named_by_macros(search, [name for name in names if MACRO.fullmatch(name)], files)
         callers, left_out = search.callers(names, macros) if profiled else ({}, 0)
         if left_out:
             notes.append(
@@ -107,7 +107,7 @@ def changed_functions(repo: Repository, parent: str, commit: str, profiled: Coll
     )
 
 
-def functions_made_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[ChangedFile]) -> list[str]:
+def functions_named_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[ChangedFile]) -> list[str]:
     """The functions whose bodies are in one of ``files`` under a macro's name: another source file includes the file,
     and defines one of ``macros`` as the name of the function.
     """

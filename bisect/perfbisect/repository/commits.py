@@ -69,7 +69,7 @@ def root_commit(repo: Repository, commit: str) -> str:
     return git(repo, "rev-list", "--first-parent", "--max-parents=0", commit).strip()
 
 
-def ambiguous_tags(repo: Repository, names: Iterable[str]) -> list[str]:
+def tags_named_like_branches(repo: Repository, names: Iterable[str]) -> list[str]:
     """The names in revisions and ranges that are both a tag and a branch; git uses the tag."""
     names_of_refs = set(list_refs(repo, "refs/heads", "refs/tags"))
     bare = dict.fromkeys(re.split(r"[~^:@+]", end)[0] for name in names for end in name.split(".."))
@@ -132,7 +132,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
-def revisions_in(text: str) -> tuple[str, ...]:
+def revision_or_range_ends(text: str) -> tuple[str, ...]:
     """The revisions in ``text``: a single revision, or both ends of A..B. Raises UsageError for anything else."""
     ends = tuple(text.split(DOTS))
     if len(ends) > 2 or not all(ends) or any(end.startswith(".") for end in ends):
@@ -145,7 +145,7 @@ def revisions_in(text: str) -> tuple[str, ...]:
 
 def commits_in_set(repo: Repository, revision_set: str) -> frozenset[str]:
     """The full hashes of the commits of ``revision_set``: a full hash, or a range A..B of two full hashes."""
-    older, *newer = revisions_in(revision_set)
+    older, *newer = revision_or_range_ends(revision_set)
     return frozenset(git(repo, "rev-list", "--stdin", stdin=f"{newer[0]}\n^{older}\n").split() if newer else [older])
 
 
@@ -280,11 +280,11 @@ def proposed_range(repo: Repository) -> ProposedRange:
     newest = releases_of[patterns[0]] if patterns else []
     if len(newest) > 1:
         bad = newest[0]
-        older = _older_or_other_tag(repo, bad.tag, [release.tag for release in newest[1 : TRIED + 1]])
+        older = _ancestor_or_other_tag(repo, bad.tag, [release.tag for release in newest[1 : TRIED + 1]])
         if older:
             good = next(release.version for release in newest if release.tag == older)
             return ProposedRange(good, bad.version, patterns)
-    if newest and _older_or_other_tag(repo, "HEAD", [newest[0].tag]):
+    if newest and _ancestor_or_other_tag(repo, "HEAD", [newest[0].tag]):
         return ProposedRange(newest[0].version, "HEAD", patterns)
     first_parents = git(repo, "rev-list", "--first-parent", f"--max-count={FEW + 1}", head).split()
     if len(first_parents) == 1:
@@ -302,7 +302,7 @@ def tags_of_commits(repo: Repository, *selection: str) -> list[Tag]:
     return [tag for tag, commit in zip(tags, commits, strict=True) if commit]
 
 
-def _older_or_other_tag(repo: Repository, newer: str, tags: Sequence[str]) -> str:
+def _ancestor_or_other_tag(repo: Repository, newer: str, tags: Sequence[str]) -> str:
     """The first of ``tags`` that is an ancestor of ``newer``; otherwise the first tag of another commit, or ""."""
     name = newer if newer == "HEAD" else f"refs/tags/{newer}"
     [end, *commits] = commits_of_names(repo, [name, *(f"refs/tags/{tag}" for tag in tags)])
@@ -317,7 +317,7 @@ def _older_or_other_tag(repo: Repository, newer: str, tags: Sequence[str]) -> st
 class ReleaseRange:
     """The releases of a range, oldest version first: versions, or tags if the recipe has no pattern for tags."""
 
-    taken: tuple[str, ...]
+    included: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]  # (release, the reason why the release is left out)
 
 

@@ -69,8 +69,8 @@ class CommitWithoutChanges:
     repository: Repository  # the user's repository, with this commit and its objects
     commit: str  # full hash
     merges: tuple[str, ...]  # reverted merges, each reverted relative to its first parent
-    beside: tuple[str, ...]  # paths in which lines of later commits are adjacent to reverted lines
-    kept: tuple[str, ...]  # paths with a conflict, which keep the content of the tip
+    adjacent_paths: tuple[str, ...]  # paths in which lines of later commits are adjacent to reverted lines
+    conflict_paths: tuple[str, ...]  # paths with a conflict, which keep the content of the tip
 
 
 @contextmanager
@@ -264,12 +264,12 @@ rm -f "$GIT_INDEX_FILE"
 """
 
 
-def encoded_patch(content: bytes) -> str:
+def base64_patch(content: bytes) -> str:
     """A patch in base64, as the script ``APPLY`` reads it."""
     return base64.b64encode(content).decode()
 
 
-def parsed_apply_output(printed: str) -> tuple[str, str]:
+def applied_commit_or_error(printed: str) -> tuple[str, str]:
     """The result of applying a patch, from the output of the script ``APPLY``: the hash of the new commit and ""; or,
     after a failure, "" and git's first error."""
     first, _, details = printed.partition("\n")
@@ -282,11 +282,11 @@ def apply_failure_reason(stderr: str) -> str:
     return match[1] if match else "git gives no reason"
 
 
-def apply_patch(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
+def apply_patch_as_commit(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
     """Apply a patch to a commit in the temporary repository ``bare``. Returns the hash of the new commit and ""; or, if
     the patch does not apply, "" and git's first error."""
-    done = run_git([str(bare), commit], bare, isolated_environment(), encoded_patch(content), script=APPLY)
-    return parsed_apply_output(done.stdout) if done.returncode == 0 else ("", apply_failure_reason(done.stderr))
+    done = run_git([str(bare), commit], bare, isolated_environment(), base64_patch(content), script=APPLY)
+    return applied_commit_or_error(done.stdout) if done.returncode == 0 else ("", apply_failure_reason(done.stderr))
 
 
 def paths_of_patch(bare: Path, name: str, content: bytes) -> list[str]:

@@ -75,7 +75,7 @@ def open_repository(path: Path, *, is_named_by_user: bool = True, allow_shallow:
     # git before 2.29, which has only sha1, prints the unknown option itself.
     object_format = "sha1" if object_format.startswith("--") else object_format
     object_folder = (git_dir / objects.removesuffix("\n")).resolve()
-    return Repository(git_dir, object_folder, object_format, _work_tree(folder, git_dir))
+    return Repository(git_dir, object_folder, object_format, _enclosing_work_tree(folder, git_dir))
 
 
 def is_partial_clone(repo: Repository) -> bool:
@@ -84,7 +84,7 @@ def is_partial_clone(repo: Repository) -> bool:
     return bool(git(repo, "config", "--get-regexp", promisors, allowed=(0, 1)))
 
 
-def _work_tree(folder: Path, git_dir: Path) -> Path | None:
+def _enclosing_work_tree(folder: Path, git_dir: Path) -> Path | None:
     """The work tree that contains ``folder``; None if no work tree contains it, or if the work tree does not belong to
     ``git_dir``. The check is needed because ``core.worktree`` may name any folder.
     """
@@ -234,7 +234,7 @@ def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int],
             present = f"The file in {folder} has the checksum {digest}. " if digest else ""
             by_hand = f"{present}To copy the file there yourself: `cp {shlex.quote(file)} {shlex.quote(str(folder))}/`."
             try:
-                digest = yield from _download_rest(address, sha256, part)
+                digest = yield from _download_rest_and_hash(address, sha256, part)
             except (OSError, HTTPException, ValueError) as error:
                 cause = getattr(error, "reason", error)
                 why = getattr(cause, "strerror", "") or cause
@@ -247,7 +247,7 @@ def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int],
     return path
 
 
-def _download_rest(address: str, sha256: str, partial: Path) -> Generator[tuple[int, int], None, str]:
+def _download_rest_and_hash(address: str, sha256: str, partial: Path) -> Generator[tuple[int, int], None, str]:
     """Download the bytes of the file at ``address`` that ``partial`` still lacks, append them to ``partial``, and
     return its checksum.
 

@@ -112,7 +112,7 @@ def tree_entries(repo: Repository, tree: str, *, recursive: bool = False) -> lis
     return [TreeEntry(int(about.split()[0], 8) >> 9, about.split()[2], path) for about, _, path in rows]
 
 
-def top_level_names(repo: Repository, commit: str) -> frozenset[str]:
+def top_level_files(repo: Repository, commit: str) -> frozenset[str]:
     """The names of the files and symbolic links at the top of a commit's tree; names of folders are left out."""
     return frozenset(entry.path for entry in tree_entries(repo, commit) if entry.type in (FILE, LINK))
 

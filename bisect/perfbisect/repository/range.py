@@ -74,7 +74,7 @@ def read_range(
         # only parent of the first commit is the boundary.
         parents_of_rows = [boundary, *([row[0]] for row in rows)]
         rows = [[row[0], *parent] for row, parent in zip(rows, parents_of_rows, strict=False)]
-        if joins := _first_containing_base(repo, base, bad, inside, boundary):
+        if joins := _oldest_containing_base(repo, base, bad, inside, boundary):
             rows = [[*row, base] if row[0] == joins else row for row in rows]
     if not rows:
         raise UsageError(
@@ -106,7 +106,7 @@ def _merge_base(repo: Repository, good: str, bad: str) -> str:
     return base
 
 
-def _first_containing_base(
+def _oldest_containing_base(
     repo: Repository, base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]
 ) -> str | None:
     """The oldest commit that contains ``base``, among the commits of a walk along first parents; None if all these
@@ -307,7 +307,8 @@ def parts_of_file(
         pieces.append(DiffPiece(number, DiffPart(after.path)))
     line_number = 0
     for first, end, first_after, end_after, scope in hunks:
-        blocks = functions_in_block(new[first_after:end_after]) if first == end else [[range(end_after - first_after)]]
+        added = new[first_after:end_after]
+        blocks = split_block_by_functions(added) if first == end else [[range(end_after - first_after)]]
         removed = decoded(old[first:end])
         for ranges in blocks:
             edits = []
@@ -328,8 +329,8 @@ def parts_of_file(
     return (file, pieces) if file.with_parts(pieces) == after else (as_a_whole, [whole_file])
 
 
-def functions_in_block(lines: Sequence[bytes]) -> list[list[range]]:
-    """Divides a block of new code into parts, each with its ranges of lines: first a part with all lines outside of
+def split_block_by_functions(lines: Sequence[bytes]) -> list[list[range]]:
+    """The parts of a block of new code, each with its ranges of lines: first a part with all lines outside of
     functions, if there are such lines, then a part for each function. A block with fewer than two functions is a single
     part.
     """
@@ -338,14 +339,14 @@ def functions_in_block(lines: Sequence[bytes]) -> list[list[range]]:
         if not lines[at - 1].strip() and re.match(rb"[A-Za-z_/@]", lines[at]):
             starts.append(at)
     blocks = [range(first, end) for first, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
-    functions = [block for block in blocks if is_function(b"".join(lines[block.start : block.stop]))]
+    functions = [block for block in blocks if is_single_function(b"".join(lines[block.start : block.stop]))]
     frame = [block for block in blocks if block not in functions]
     if len(functions) < 2:
         return [[range(len(lines))]]
     return [*([frame] if frame else []), *([block] for block in functions)]
 
 
-def is_function(text: bytes) -> bool:
+def is_single_function(text: bytes) -> bool:
     """Whether a block of code is exactly one function, possibly preceded by comments."""
     code = re.sub(rb"/\*.*?\*/|//[^\n]*", b"", text, flags=re.DOTALL).strip()
     conditions = len(re.findall(rb"^\s*#\s*if", code, re.MULTILINE)) == len(
@@ -354,7 +355,7 @@ def is_function(text: bytes) -> bool:
     return bool(FUNCTION.match(code)) and code.count(b"{") == code.count(b"}") and conditions
 
 
-def line_with_function_name(text: Sequence[bytes]) -> str:
+def line_with_function_name(function_lines: Sequence[bytes]) -> str:
     """The first line of a function that contains its name."""
-    code = [line for line in text if b"(" in line and not line.lstrip().startswith((b"/", b"*", b"#", b"@"))]
-    return decoded([*code, *text][:1]).strip().removesuffix("{").strip()
+    code = [line for line in function_lines if b"(" in line and not line.lstrip().startswith((b"/", b"*", b"#", b"@"))]
+    return decoded([*code, *function_lines][:1]).strip().removesuffix("{").strip()

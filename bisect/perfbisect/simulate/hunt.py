@@ -18,7 +18,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
-from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs, without_candidates
+from perfbisect.core.inference.observations import Built, Observation, Reading, count_own_runs, without_candidates
 from perfbisect.core.search.clean_builds import incremental_builds
 from perfbisect.core.search.pairing import cpu_time_as_time
 from perfbisect.core.search.situation import ExtraCost, Situation
@@ -59,21 +59,21 @@ class MemoryLog:
             self.decision = event.decision
             if event.decision.clean:
                 self.clean = True
-                self._drop_observations(incremental_builds(self.observations))
+                self._remove_observations(incremental_builds(self.observations))
             if not self.pairing or self.pairing.uses_cpu_time:
                 self.pairing = event.decision.pairing_comparison or self.pairing
         elif not isinstance(event, Warned | PairingChosen):
             if not isinstance(event, Reading) and event.candidate in incremental_builds(self.observations):
-                self._drop_observations({event.candidate})
+                self._remove_observations({event.candidate})
                 order = self.decision.order if self.decision else None
                 if isinstance(event, Built) and isinstance(order, Measure) and order.purpose is Purpose.CONFIRM:
                     self.proofs.add(event.candidate)
             self.observations.append(event)
 
-    def _drop_observations(self, candidates: Collection[int]) -> None:
+    def _remove_observations(self, candidates: Collection[int]) -> None:
         """Remove the observations of candidates whose builds are no longer valid."""
         observations = without_candidates(self.observations, candidates)
-        self.dropped_runs += count_runs(self.observations) - count_runs(observations)
+        self.dropped_runs += count_own_runs(self.observations) - count_own_runs(observations)
         self.observations = observations
 
 
@@ -169,7 +169,7 @@ class SimulatedWorkers:
         if first.unreported:
             event = first.unreported.pop()
             if worker >= len(self.hosts) and isinstance(event, Built):
-                self._world.add_shared_build(event.candidate)
+                self._world.add_build_for_all_hosts(event.candidate)
             return worker, event
         self._time = max(self._time, first.end)
         del self._orders[worker]

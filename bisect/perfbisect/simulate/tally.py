@@ -109,7 +109,7 @@ def judge_verdict(verdict: Verdict, world: World, min_effect: float = Policy().m
             return Judgement.RIGHT if _is_smallest_testable_set(world, candidates) else Judgement.HONEST
 
 
-def names_culprit(verdict: Verdict) -> bool:
+def names_a_culprit(verdict: Verdict) -> bool:
     """Whether the verdict names a culprit."""
     return isinstance(verdict, Found) or (isinstance(verdict, Several) and bool(verdict.steps))
 
@@ -200,7 +200,7 @@ def judged_hunt_of_seed(scenario: Scenario, seed: int, rule: SearchRule, policy:
     chosen, together = suspect_set_and_probability(verdict)
     return JudgedHunt(
         judgement=judge_verdict(verdict, world, policy.min_effect),
-        named=names_culprit(verdict),
+        named=names_a_culprit(verdict),
         stated=stated,
         favoured=suspect in world.right_culprits,
         builds=world.builds - world.cancelled,
@@ -315,7 +315,7 @@ def summary_lines(tally: Tally, *, with_build_hosts: bool = False) -> Iterator[s
     yield ""
     named = tally.right_if_named
     if tally.steps is not None:
-        yield from _step_sentences(tally.steps)
+        yield from _found_and_missed_changes(tally.steps)
     elif tally.named.middle == 0:
         yield "No hunt named a commit."
     else:
@@ -325,7 +325,7 @@ def summary_lines(tally: Tally, *, with_build_hosts: bool = False) -> Iterator[s
             yield f"The mean probability that the hunts stated for the named commit is {_percent(tally.stated)}."
 
 
-def _step_sentences(steps: StepCounts) -> Iterator[str]:
+def _found_and_missed_changes(steps: StepCounts) -> Iterator[str]:
     """Sentences about the shares of changes that were named, left open, or missed."""
     if total := steps.right + steps.unsettled + steps.unseen + steps.missed:
         counts = (steps.right, steps.unsettled, steps.unseen, steps.missed)

@@ -107,7 +107,7 @@ class World:
                 return observations
         if order.counted:
             candidates = [share.candidate for share in order.plan for _ in range(share.runs)]
-            return observations + [self._exact_count(candidate, order.host) for candidate in candidates]
+            return observations + [self._make_exact_count(candidate, order.host) for candidate in candidates]
         seconds = self.habits.run_seconds
         if order.together:
             return observations + self._paired_readings(order)
@@ -115,7 +115,7 @@ class World:
             for again, _ in enumerate(neighbours):
                 if order.fresh or not again:
                     visit, effect = self.runs + 1, self._draw_visit_effect(candidate)
-                layout = self.link(candidate, order.host) if order.fresh else 0
+                layout = self.relink(candidate, order.host) if order.fresh else 0
                 value = self.run(candidate, order.host, effect, layout)
                 if value is None:
                     return [*observations, Skipped(candidate, "crashes", seconds)]
@@ -127,7 +127,7 @@ class World:
                 observations.append(self._with_cpu_time(reading))
         return observations
 
-    def _exact_count(self, candidate: int, host: int) -> Count:
+    def _make_exact_count(self, candidate: int, host: int) -> Count:
         """Simulate an exact count of the instructions of a build, and move the host's clock forward."""
         seconds = self.habits.count_seconds
         self.wait(host, self.clock(host) + seconds)
@@ -158,7 +158,7 @@ class World:
             starved, size = float(rng.random()), float(rng.normal())
             share, most = self.habits.starved
             unfair = most * size * (starved < share)
-            layout, beside = (self.link(candidate, order.host) if order.fresh else 0 for candidate in (first, second))
+            layout, beside = (self.relink(candidate, order.host) if order.fresh else 0 for candidate in (first, second))
             value = self.habits.kept * (self.level(first, layout) - self.level(second, beside)) + noise
             middle = (self.clock(order.host) - seconds / 2) / 60
             cpu = value + self.habits.kept * (self._stall_effect(first) - self._stall_effect(second))
@@ -218,7 +218,7 @@ class World:
         if candidate not in (built := self._builds_of_host.setdefault(host, [])):
             built.append(candidate)
 
-    def add_shared_build(self, candidate: int) -> None:
+    def add_build_for_all_hosts(self, candidate: int) -> None:
         """Record that a build host has finished a build, which all hosts can then measure."""
         self._builds_of_build_hosts.append(candidate)
 
@@ -230,7 +230,7 @@ class World:
             self._builds_of_host[world_host_number(build_host)].remove(candidate)
         self._clocks[world_host_number(build_host)] -= unspent_seconds
 
-    def link(self, candidate: int, host: int = 0) -> int:
+    def relink(self, candidate: int, host: int = 0) -> int:
         """Link a build again, which gives it a new random layout; return the number of the layout (the first is 1)."""
         self.links += 1
         self._links_of_build[candidate] += 1

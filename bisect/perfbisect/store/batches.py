@@ -118,7 +118,7 @@ def continue_batch(history: "History", batch: int) -> None:
         db.table("batches").update(batch, {"process": this_process_with_owner(), "ended": None})
 
 
-def remove_batch(history: "History", batch: int) -> None:
+def remove_planned_batch(history: "History", batch: int) -> None:
     """Remove a batch, with its planned hunts. The caller must ensure that no hunt of the batch has begun."""
     with history.transaction() as db:
         db.table("batch_hunts").delete_where("batch_id = ?", [batch])

@@ -277,7 +277,7 @@ def first_line_of_error(failure: Exception) -> str:
     return str(failure).strip().partition("\n")[0].rstrip(".")
 
 
-class CentralCopy(NamedTuple):
+class CopyFromCentral(NamedTuple):
     """A session or a batch of a central history that was copied into a history in memory."""
 
     history: History
@@ -303,7 +303,7 @@ class CentralReader:
         names, listed = {number: name for name, number in numbers.items()}, []
         for summary in summaries:
             name = names[summary.number]
-            origin, number = name.partition(":")[0], number_in_name(name)
+            origin, number = name.partition(":")[0], number_in_central_name(name)
             if number is None:
                 listed.append(damaged_summary(0, "hunt", f"{name!r} is not ORIGIN:NUMBER", name))
             else:
@@ -312,7 +312,7 @@ class CentralReader:
         return listed
 
     @contextmanager
-    def session_copy(self, name: str | None = None) -> "Iterator[CentralCopy]":
+    def session_copy(self, name: str | None = None) -> "Iterator[CopyFromCentral]":
         """A copy, in memory, of a session or a batch, and of its related sessions. If ``name`` is None, the latest hunt
         is copied.
 
@@ -332,8 +332,8 @@ class CentralReader:
         names = [member for (member,) in related if SESSION.fullmatch(member) and member.startswith(f"{origin}:")]
         if not names:
             raise missing
-        with closing(self._copied_to_memory(OF_SESSIONS, number_in_name, names)) as history:
-            yield CentralCopy(history, f"{kind}{number}" if kind else int(number), match[0])
+        with closing(self._copied_to_memory(OF_SESSIONS, number_in_central_name, names)) as history:
+            yield CopyFromCentral(history, f"{kind}{number}" if kind else int(number), match[0])
 
     def query(self, sql: str) -> QueryResult:
         """The result of an SQL query of the user. PostgreSQL executes the query with the rights of the role that may
@@ -390,7 +390,7 @@ class CentralReader:
         return copied
 
 
-def number_in_name(name: str) -> int | None:
+def number_in_central_name(name: str) -> int | None:
     """The number of the session or batch whose name has the form ORIGIN:NUMBER; None if ``name`` has another form."""
     match = SESSION.fullmatch(name)
     return int(match[3]) if match else None

@@ -77,10 +77,10 @@ def is_default_history(path: Path) -> bool:
     return False
 
 
-class ReadConnection(sqlite3.Connection):
+class RetryingReadConnection(sqlite3.Connection):
     """A read-only connection, whose statements wait while the first writer makes the index of the write-ahead log.
 
-    Without the class ReadConnection, SQLite would not wait for the index, and would report an error immediately.
+    Without this class, SQLite would not wait for the index, and would report an error immediately.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -89,12 +89,11 @@ class ReadConnection(sqlite3.Connection):
         return _retried_statement(lambda: execute(sql, parameters), sqlite3.SQLITE_READONLY_RECOVERY)
 
 
-class WriteConnection(sqlite3.Connection):
+class WalKeepingConnection(sqlite3.Connection):
     """A connection for writing. Closing the connection keeps an empty write-ahead log, because readers who cannot write
     to the folder need the log.
 
-    Without the class WriteConnection, SQLite would remove the write-ahead log when the last connection that can write
-    is closed.
+    Without this class, SQLite would remove the write-ahead log when the last connection that can write is closed.
     """
 
     def close(self) -> None:
@@ -115,7 +114,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
         raise UsageError(f"There are no hunts yet: the history {path} does not exist.", "`bisect run` begins a hunt.")
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
         _check_regular_file(path)
-        connection = sqlite3.connect(_read_only_uri(path), uri=True, timeout=WAIT, factory=ReadConnection)
+        connection = sqlite3.connect(_read_only_uri(path), uri=True, timeout=WAIT, factory=RetryingReadConnection)
         unless_opened.callback(connection.close)
         if not prepare_and_check_schema(connection, path):
             raise NoHistory(f"There are no hunts yet: the history {path} is empty.", "`bisect run` begins a hunt.")
@@ -143,7 +142,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
         _check_regular_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_empty_file(path)
-        connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, factory=WriteConnection)
+        connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, factory=WalKeepingConnection)
         unless_opened.callback(connection.close)
         if exists := prepare_and_check_schema(connection, path):
             replace_outdated_views(connection)

@@ -164,7 +164,7 @@ class History:
             yield self.writer
             return
         if self.file_identity != device_and_inode(self.path):
-            self.save_as_new_file()
+            self.save_lost_history()
         with sqlite_errors_explained(self.path):
             self.writer.execute("BEGIN IMMEDIATE")
             try:
@@ -176,7 +176,7 @@ class History:
                 self.cached_logs.clear()
                 raise
 
-    def save_as_new_file(self) -> None:
+    def save_lost_history(self) -> None:
         """Save the history, whose file was deleted or moved, as a new file; then raise EnvironmentFailure.
 
         The new file has another name, because the write-ahead log of the old file may still exist, and would damage a
@@ -220,7 +220,7 @@ class History:
 
     def store_range_of_round(self, session: int, start_event: "SessionStarted") -> None:
         """Store a new range of a hunt, for example of a subrange; later events number candidates by this range."""
-        self.cached_logs[session] = self.session_log(session).with_stored_range(start_event)
+        self.cached_logs[session] = self.session_log(session).replace_stored_range(start_event)
         self.cached_ranges[session] = start_event.candidates
 
     def update_settings(self, session: int, settings: "Settings") -> None:

@@ -41,7 +41,7 @@ from perfbisect.core.domain.orders import (
     NotReproduced,
     Several,
     Verdict,
-    named_steps,
+    worsening_steps,
 )
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Settings, TrialType
@@ -270,7 +270,7 @@ class SessionLog:
         # A session of another person may have a metric that this version does not know.
         return metric_value(run, metric) if metric in METRICS else None
 
-    def with_stored_range(self, start_event: SessionStarted) -> "SessionLog":
+    def replace_stored_range(self, start_event: SessionStarted) -> "SessionLog":
         """Replace the stored range of the hunt by the range in ``start_event``. Returns a SessionLog for the new range."""
         self._update_session(**range_columns(start_event))
         new_range = json.dumps(start_event.candidates), self.session
@@ -293,7 +293,7 @@ class SessionLog:
         row: Row = {"session_id": self.session, "event_id": event_id, "at": at, "kind": type(verdict).__name__}
         named = [
             {"node": step.candidate, "probability": step.probability, **interval_columns(step.ratio)}
-            for step in (named_steps(verdict) or ([verdict.step] if isinstance(verdict, CodePlacement) else ()))
+            for step in (worsening_steps(verdict) or ([verdict.step] if isinstance(verdict, CodePlacement) else ()))
         ]
         match verdict:
             case Several(unsettled=unsettled):

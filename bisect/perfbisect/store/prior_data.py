@@ -16,7 +16,7 @@ from perfbisect.core.domain.events import RunFinished, SessionEnded
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import is_exact_count, metric_value
 from perfbisect.core.domain.settings import QuickCommand, Settings
-from perfbisect.core.domain.trials import comparable_runs
+from perfbisect.core.domain.trials import paired_or_interleaved_runs
 from perfbisect.core.stats.fitness import Check
 from perfbisect.core.stats.noise import ENOUGH, Noise, initial_noise, noise_of_metric
 from perfbisect.errors import EnvironmentFailure
@@ -98,7 +98,7 @@ SELECT number, machine, host, started, called, CAST(body AS BLOB) FROM (
 NIGHTS = "kind = 'compare' AND origin IS NULL AND iif(json_valid(request), json_extract(request, '$.branch'), NULL) = ?"
 
 
-def comparable_hunt_parameters(settings: Settings) -> dict[str, str]:
+def comparable_hunt_sql_parameters(settings: Settings) -> dict[str, str]:
     """The SQL parameters that select the hunts that are comparable with a hunt that has ``settings``."""
     named = {name: getattr(settings, name) for name in ("builder", "variant", "host", "build_hash", "workload")}
     return {**named, "overrides": compact_json(settings.overrides)}
@@ -120,7 +120,7 @@ def read_failed_builds(history: "History", settings: Settings, since: float) -> 
 
     Failures under another version of the recipe are ignored.
     """
-    rows = history.select(FAILURES, comparable_hunt_parameters(settings) | {"since": since})
+    rows = history.select(FAILURES, comparable_hunt_sql_parameters(settings) | {"since": since})
     return tuple(SkipFacts(*row) for row in rows)
 
 
@@ -139,7 +139,7 @@ def latest_build_values(
     first."""
     of_builds = f"SELECT {column} FROM builds JOIN hunts ON hunts.id = session_id"
     like = f"{sql_condition} AND {ALIKE.format('hunts')} AND {built_for_host_sql('builds')}"
-    values = comparable_hunt_parameters(settings)
+    values = comparable_hunt_sql_parameters(settings)
     return history.select(f"{of_builds} WHERE {like} ORDER BY at DESC LIMIT {limit}", values)
 
 
@@ -149,7 +149,7 @@ def latest_run_values(
     """The values of ``columns`` in the latest ``limit`` runs of comparable hunts on the host, newest first."""
     of_runs = f"SELECT {columns} FROM runs JOIN hunts ON hunts.id = session_id"
     like = f"{sql_condition} AND {SAME_WORK} AND {LATEST}"
-    values = comparable_hunt_parameters(settings)
+    values = comparable_hunt_sql_parameters(settings)
     return history.select(f"{of_runs} WHERE {like} ORDER BY runs.started DESC LIMIT {limit}", values)
 
 
@@ -227,8 +227,8 @@ def newest_aa_noise(history: "History", settings: Settings) -> Noise | None:
     overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = :overrides"
     where = f"kind = 'noise' AND {ALIKE.format('sessions')} AND host = :host AND workload = :workload AND {overrides}"
     metric, exact = settings.metric, settings.prior.exact
-    for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", comparable_hunt_parameters(settings)):
-        alike = [run for run in comparable_runs(trial) if is_exact_count(run.facts, metric) == exact]
+    for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", comparable_hunt_sql_parameters(settings)):
+        alike = [run for run in paired_or_interleaved_runs(trial) if is_exact_count(run.facts, metric) == exact]
         if not trial.failure and (noise := noise_of_metric([(run.round, run.facts) for run in alike], metric)):
             return noise
     return None

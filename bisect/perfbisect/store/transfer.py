@@ -77,7 +77,7 @@ class SessionHead:
     drop_workload_and_builds: tuple[int, int, int] | None = None
 
 
-class WriteTurns:
+class PausingWriter:
     """Makes transactions on a history. After TURN seconds of writing, it pauses, so that other processes can write.
     Within an outer transaction, it does not pause.
     """
@@ -90,13 +90,13 @@ class WriteTurns:
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
         """A transaction on the history, after a pause if TURN seconds have passed since the last pause."""
-        if self.is_turn_over():
+        if self.is_pause_due():
             time.sleep(PAUSE)
             self.turn_start = time.monotonic()
         with self.history.transaction() as db:
             yield db
 
-    def is_turn_over(self) -> bool:
+    def is_pause_due(self) -> bool:
         """Whether the transaction should end, because TURN seconds have passed."""
         return not self.is_within_transaction and time.monotonic() - self.turn_start >= TURN
 
@@ -150,7 +150,8 @@ def copy_sessions(
     hunt). ``verb`` is "imported" or "exported".
     """
     process = placeholder_process(verb)
-    done, copied_numbers, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), WriteTurns(target, process)
+    done, copied_numbers, requests = [], dict[int, int](), dict[int, TrialRequest]()
+    writer = PausingWriter(target, process)
     for session in numbers:
         [kind] = source.columns(session, "kind")
         log = [*log_without_passwords(source, session)]
@@ -161,7 +162,7 @@ def copy_sessions(
             else:
                 fold(log, source.attempt_starts(session))
             new_head = head_with_target_numbers(head, copied_numbers)
-            copied_numbers[session], how = copy_session(new_head, log, turns, origin)
+            copied_numbers[session], how = copy_session(new_head, log, writer, origin)
         done.append(CopyResult(session_name(kind, session), session_name(kind, copied_numbers[session]), how))
     copy_batches(source, target, copied_numbers, origin, process)
     return done
@@ -178,7 +179,7 @@ def reading_snapshot(history: History) -> Iterator[None]:
         history.connection.rollback()
 
 
-def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTurns, origin: str) -> tuple[int, str]:
+def copy_session(head: SessionHead, log: list[TimedEvent], writer: PausingWriter, origin: str) -> tuple[int, str]:
     """Copy a session into the target history. If the target already has the session, only the missing entries of its
     log are copied. Returns the number of the session in the target history, and a word for what was done (see
     ``CopyResult``).
@@ -188,7 +189,7 @@ def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTur
     present = (
         "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE session_id = s.id) FROM sessions s WHERE uid = ?"
     )
-    target, how = write_turns.history, ""
+    target, how = writer.history, ""
     while True:
         existing = target.connection.execute(present, [head.uid]).fetchone()
         number, is_own, _ = existing or (0, False, 0)
@@ -199,7 +200,7 @@ def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTur
             return number, "conflict"
         if existing and not tail and (foreign or head.about is None or target.columns(number, "about") != (None,)):
             return number, how or "known"
-        with write_turns.transaction() as db:
+        with writer.transaction() as db:
             if db.execute(present, [head.uid]).fetchone() != existing:
                 continue  # another import has written the session meanwhile
             if tail:
@@ -211,7 +212,7 @@ def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTur
                 drop = json.dumps(head.drop_workload_and_builds) if head.drop_workload_and_builds else None
                 row |= {"about": head.about, "drop_between": drop}
             db.table("sessions").update(number, row)
-            complete = write_until_turn_ends(db, number, head, tail, write_turns)
+            complete = write_until_pause_is_due(db, number, head, tail, writer)
         if complete:
             return number, how or "known"
 
@@ -269,7 +270,7 @@ def read_head(history: History, session: int) -> SessionHead:
     check_field_values(host := to_plain(read_host(history.connection, host_id)))
     facts, settings = msgspec.convert(host, HostFacts), mask_credentials_in_fields(history.settings(session))
     if kind == "hunt":
-        plan = range_start_event(history, session, settings, facts)
+        plan = start_event_from_tables(history, session, settings, facts)
     else:
         trial_request = mask_credentials_in_fields(msgspec.convert(json.loads(request), TrialRequest))
         plan, drop = SessionStarted(session, facts, False, request=trial_request), None
@@ -288,7 +289,7 @@ def read_head(history: History, session: int) -> SessionHead:
     )
 
 
-def range_start_event(history: History, hunt: int, settings: Settings, host: HostFacts) -> SessionStarted:
+def start_event_from_tables(history: History, hunt: int, settings: Settings, host: HostFacts) -> SessionStarted:
     """The event that begins a hunt and contains its range. The range is read from the tables of the history. Raises
     ValueError for an invalid range.
     """
@@ -358,19 +359,19 @@ def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int
     return replace(head, about=about, drop_workload_and_builds=drop, start_event=plan)
 
 
-def write_until_turn_ends(
-    db: "sqlite_utils.Database", session: int, head: SessionHead, log: Sequence[TimedEvent], write_turns: WriteTurns
+def write_until_pause_is_due(
+    db: "sqlite_utils.Database", session: int, head: SessionHead, log: Sequence[TimedEvent], writer: PausingWriter
 ) -> bool:
     """Write the attempts of a session that the target lacks, then events until TURN seconds have passed. Returns
     whether all events were written.
     """
     [have] = db.execute("SELECT count(*) FROM attempts WHERE session_id = ?", [session]).fetchone()
     for began, failure in head.attempts[have:]:
-        row = {"session_id": session, "started": began, "process": write_turns.process}
+        row = {"session_id": session, "started": began, "process": writer.process}
         db.table("attempts").insert({**row, "failure": mask_credentials(failure) or None})
-    into = replace(write_turns.history.session_log(session), is_foreign=True)
+    into = replace(writer.history.session_log(session), is_foreign=True)
     for index, (at, event) in enumerate(log):
-        if index and write_turns.is_turn_over():
+        if index and writer.is_pause_due():
             return False
         into.append(renumbered_event(event, session, head.about), at)
     return True

@@ -19,7 +19,7 @@ from perfbisect.core.domain.metrics import has_metric_unit, second_and_first_val
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.stats.paired_comparison import mean_logs_by_round, paired_ratio
-from perfbisect.ui.session_view import ActiveBuild, SessionView
+from perfbisect.ui.session_view import LatestBuild, SessionView
 from perfbisect.wording import table as tables
 from perfbisect.wording.glyphs import Glyphs, dumbbell
 from perfbisect.wording.quantities import (
@@ -36,7 +36,7 @@ from perfbisect.wording.quantities import (
 )
 from perfbisect.wording.table import GAP, cut, in_width
 from perfbisect.wording.text import metric_title, printable
-from perfbisect.wording.trials import relative_metric
+from perfbisect.wording.trials import compared_metric_title
 from perfbisect.wording.verdicts import classification_name
 
 MARKS = {  # style, and field of Glyphs; of several candidates in a column, the class that is last here is shown
@@ -69,7 +69,7 @@ def axis_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
     share = np.zeros(size) if belief is None or len(belief.culprit) != size else belief.culprit
     return [
         Text(probability_blocks(share, columns, stretch, glyphs), style="cyan"),
-        axis(view, size, columns, glyphs),
+        classification_axis(view, size, columns, glyphs),
         axis_labels(view, columns, width, glyphs),
     ]
 
@@ -90,7 +90,7 @@ def probability_blocks(
     return "".join(blocks[level - 1] if height >= NEGLIGIBLE else " " for level, height in columns_drawn)
 
 
-def axis(view: SessionView, candidates: int, columns: int, glyphs: Glyphs) -> Text:
+def classification_axis(view: SessionView, candidates: int, columns: int, glyphs: Glyphs) -> Text:
     """A line with a sign at each tested candidate, which shows the candidate's classification: good, bad, unclear, …"""
     by_column: dict[int, Classification] = {}
     half = (columns // candidates - 1) // 2 if columns >= candidates else 0
@@ -115,9 +115,9 @@ def sign(classification: Classification | None, glyphs: Glyphs) -> str:
 def axis_labels(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
     """The line below the axis: the name of good at its begin, the name of bad at its end, and the legend between or
     after the names if there is room."""
-    if view.hunt is None:
+    if view.hunt_start is None:
         return Text()
-    good, bad = short_revision(view.hunt.good), short_revision(view.hunt.bad)
+    good, bad = short_revision(view.hunt_start.good), short_revision(view.hunt_start.bad)
     legend = Text()
     for classification in LEGEND:
         legend.append(f"{sign(classification, glyphs)} ", STYLES[classification])
@@ -199,7 +199,7 @@ def row_texts(view: SessionView, candidate: int) -> dict[str, str]:
     culprit = belief.culprit if belief is not None and view.ends_differ else ()
     share = float(culprit[candidate]) if candidate < len(culprit) else 0.0
     if activity:
-        state = "building" if isinstance(activity, ActiveBuild) else "measuring"
+        state = "building" if isinstance(activity, LatestBuild) else "measuring"
     elif row.skip is not None:
         state = f"skipped, {row.skip.stage}: {printable(row.skip.reason)}"
     else:
@@ -224,10 +224,11 @@ def runs_measured_like(runs: Sequence[RunFacts], baseline_runs: Sequence[RunFact
 
     The speed of a build differs between interleaved runs and paired runs, and between the usual layout and randomized
     layouts. If ``runs`` and ``baseline_runs`` have several kinds of runs in common, the kind with the largest
-    ``measurement_kind`` is chosen. If they have no kind in common, all ``runs`` are returned.
+    ``layout_and_pairing`` is chosen. If they have no kind in common, all ``runs`` are returned.
     """
-    last = max({run.measurement_kind for run in runs} & {run.measurement_kind for run in baseline_runs}, default=None)
-    return [run for run in runs if last in (None, run.measurement_kind)]
+    baseline_kinds = {run.layout_and_pairing for run in baseline_runs}
+    last = max({run.layout_and_pairing for run in runs} & baseline_kinds, default=None)
+    return [run for run in runs if last in (None, run.layout_and_pairing)]
 
 
 def short_duration(seconds: float) -> str:
@@ -325,7 +326,7 @@ def ratio_lines(trial: SessionState, width: int) -> Iterator[str]:
     across, down = (names, works) if len(works) >= len(names) else (works, names)
     rows = cells if down is works else [list(row) for row in zip(*cells, strict=True)]
     lines = [[name, *row] for name, row in zip(down, rows, strict=True)]
-    title = f"{relative_metric(trial)} relative to {printable(request.subjects[0].name)}"
+    title = f"{compared_metric_title(trial)} relative to {printable(request.subjects[0].name)}"
     for fitting in range(len(across), 0, -1):  # the largest number of columns that fits
         rows_drawn = tables.table((title, *across[:fitting]), [row[: fitting + 1] for row in lines], right=across)
         if max(map(cell_len, rows_drawn)) <= width:

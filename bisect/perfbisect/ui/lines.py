@@ -59,10 +59,10 @@ from perfbisect.errors import PerfBisectError
 from perfbisect.process import CLOCK
 from perfbisect.ui.screen import verdict_sentences
 from perfbisect.ui.session_update import view_after, view_after_earlier_attempts
-from perfbisect.ui.session_view import REPORT, ActiveRun, Activity, Report, SessionRow, SessionView, TimedEvent
+from perfbisect.ui.session_view import REPORT, Activity, LatestRun, Report, SessionRow, SessionView, TimedEvent
 from perfbisect.ui.stream import write_line
 from perfbisect.wording.quantities import build_origin, count, duration, extent, figure, ratio, stopped_run, time_of_day
-from perfbisect.wording.text import advised, execution_text, listed, patch_summary, printable, safe_json
+from perfbisect.wording.text import advised, counted_execution_text, listed, patch_summary, printable, safe_json
 from perfbisect.wording.verdicts import PURPOSES
 
 OfCommit = (
@@ -135,7 +135,7 @@ def labelled_commit_text(view: SessionView, event: OfCommit) -> tuple[str, str] 
         case CandidateSkipped(_, facts):
             return "skipped", f"{facts.stage}: {printable(facts.reason)}"
         case ExecutionStarted(number=1):  # of a counted run; a timed run has no line: its end is known
-            return "running", execution_text(event)
+            return "running", counted_execution_text(event)
         # A run that another hunt has ordered is shown by the other hunt.
         case RunFinished(facts=run) if not (run.for_another and run.started < (view.began or 0.0)):
             return "ran", run_text(view, event)
@@ -217,18 +217,18 @@ def run_text(view: SessionView, event: RunFinished) -> str:
     purpose."""
     interval = view.ratio(event.candidate)
     facts = event.facts
-    metric = view.metric_of(facts)
+    metric = view.shown_metric_of(facts)
     measured = f"{figure(shown_value(facts, metric)):>10} {printable(shown_unit(metric, facts))}"
     if facts.slower_than:
         measured = stopped_run(facts.slower_than, facts.seconds)
     compared = f"{view.ratio_title} {ratio(interval)}" if interval and has_metric_unit(facts, view.metric) else ""
-    if facts.layout and view.layout_proof_builds:
-        comparisons = dict(zip(view.layout_proof_builds, (view.layout_ratio, "baseline"), strict=True))
+    if facts.layout and view.pair_in_randomized_layouts:
+        comparisons = dict(zip(view.pair_in_randomized_layouts, (view.layout_ratio, "baseline"), strict=True))
         compared = comparisons.get(event.candidate, "")
     elif view.is_baseline(event.candidate):
         compared = "baseline"
     now, number = view.latest_activity, ""
-    if isinstance(now, ActiveRun):
+    if isinstance(now, LatestRun):
         number = f"{'round' if facts.round else 'run'} {now.number} of {now.runs_of_order} for {PURPOSES[now.purpose]}"
     layout = f"{', ' * bool(number)}layout {facts.layout}" if facts.layout else ""
     return f"{measured}  {compared:24}  {number}{layout}".rstrip()
@@ -236,7 +236,7 @@ def run_text(view: SessionView, event: RunFinished) -> str:
 
 def decision_text(view: SessionView, order: Measure) -> str:
     """A text about the next measurement, and the most probable culprit."""
-    ends = {} if view.hunt and view.hunt.of_merge_base else {0: "good ", len(view.state.commits) - 1: "bad "}
+    ends = {} if (hunt := view.hunt_start) and hunt.of_merge_base else {0: "good ", len(view.state.commits) - 1: "bad "}
     plan = ", ".join(
         f"{count(share.runs, 'run') if share.runs else 'the build'} of {ends.get(share.candidate, '')}{view.commit(share.candidate).short_sha}"
         for share in order.plan
@@ -246,12 +246,12 @@ def decision_text(view: SessionView, order: Measure) -> str:
     counted = ", with counts of instructions" * order.counted
     purpose = f", for {PURPOSES[order.purpose]}" * (order.purpose is not Purpose.ENDS)
     link = "; " if view.ends_differ else ", because "
-    return f"{plan}{together}{layouts}{counted}{purpose}{link}{view.summary}"
+    return f"{plan}{together}{layouts}{counted}{purpose}{link}{view.verdict_or_progress}"
 
 
 def activity_line(view: SessionView, host: str, activity: Activity, now: float) -> str:
     """A line about the build or run in progress on a host: its progress, and its duration until ``now``."""
-    if isinstance(activity, ActiveRun):
+    if isinstance(activity, LatestRun):
         word, steps = "running", f"run {activity.number} of {activity.runs_of_order}, "
     else:
         word = "building"
@@ -286,7 +286,7 @@ class JsonLines:
     def set_rows(self, rows: Sequence[SessionRow]) -> None:
         """Do nothing, because this view writes only events, and the state of another process is not an event."""
 
-    def end_hunt(self, hunt: int, at: float) -> None:
+    def show_hunt_end(self, hunt: int, at: float) -> None:
         """Do nothing, because no line follows the verdict."""
 
     def close(self) -> None:
@@ -327,17 +327,17 @@ class PlainLines:
         self.rows: Sequence[SessionRow] = ()
 
     def start_reminders(self) -> Self:
-        """Start a thread that calls ``remind`` each minute until the view is closed. Returns this view."""
+        """Start a thread that calls ``write_activity_if_silent`` each minute until the view is closed."""
 
         def remind() -> None:
             with suppress(PerfBisectError, ValueError):  # if the output is closed, the next event reports the error
                 while not self._closed.wait(max(SILENCE / 60, self.latest + SILENCE - self.now())):
-                    self.remind()
+                    self.write_activity_if_silent()
 
         threading.Thread(target=remind, name="reminders", daemon=True).start()
         return self
 
-    def remind(self) -> None:
+    def write_activity_if_silent(self) -> None:
         """If no line was written for a minute, write for each host which build or run is in progress."""
         with self._writing:
             now, written = self.now(), set[str]()  # the line of a run that is for several hunts is written once
@@ -353,7 +353,7 @@ class PlainLines:
         write_line(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
         self.latest = self.now()
 
-    def end_hunt(self, hunt: int, at: float) -> None:
+    def show_hunt_end(self, hunt: int, at: float) -> None:
         """Note that a hunt ended at ``at`` (epoch seconds), so that no host works for this hunt any more."""
         with self._writing:
             self.views[hunt] = self.views[hunt].stopped_at(at)
@@ -374,7 +374,7 @@ class PlainLines:
                 repeated = self.together and self._is_written(hunt, event)
                 texts_of_event = [] if repeated else [*event_lines(view, event, at)]
                 if self.together and isinstance(event, Decided) and view.search_verdict:
-                    texts_of_event.append(f"{time_of_day(at)}  {'decided':9} {view.summary}")
+                    texts_of_event.append(f"{time_of_day(at)}  {'decided':9} {view.verdict_or_progress}")
                 for line in texts_of_event if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
                     self._write(hunt, line)
 

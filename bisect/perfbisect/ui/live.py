@@ -21,8 +21,8 @@ from perfbisect.core.domain.measured_log import is_of_build
 from perfbisect.process import CLOCK
 from perfbisect.ui.screen import screen_lines
 from perfbisect.ui.session_update import view_after_earlier_attempts, view_after_events
-from perfbisect.ui.session_view import REPORT, ActiveRun, Report, SessionRow, SessionView, TimedEvent
-from perfbisect.ui.stream import safe_output
+from perfbisect.ui.session_view import REPORT, LatestRun, Report, SessionRow, SessionView, TimedEvent
+from perfbisect.ui.stream import as_safe_output
 from perfbisect.wording.glyphs import glyphs_for, writable
 from perfbisect.wording.quantities import count
 from perfbisect.wording.text import printable, safe
@@ -31,12 +31,12 @@ PER_SECOND = 1  # pictures: enough for a clock; each takes some milliseconds, wh
 LOCAL = 3  # index of the local flags, of which one is echo, in the result of termios.tcgetattr
 
 
-class SafeConsole(Console):
+class EscapingConsole(Console):
     """A console of the library rich without markup, emoji names and highlighting. Only rich's own control sequences
     reach the terminal."""
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__(file=safe_output(stream).raw, markup=False, emoji=False, highlight=False, stderr=False)
+        super().__init__(file=as_safe_output(stream).raw, markup=False, emoji=False, highlight=False, stderr=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of ``renderable``, in which control characters are escaped."""
@@ -88,7 +88,7 @@ class LiveScreen:
         self.latest = next(iter(titles), None)  # the hunt that was measured last
         self.echo = False  # whether the terminal echoed control characters (^C) before drawing began
         self.live = Live(
-            get_renderable=lambda: Group(*self.picture_lines(console.height)),
+            get_renderable=lambda: Group(*self.list_and_hunt_lines(console.height)),
             console=console,
             screen=True,
             refresh_per_second=PER_SECOND,
@@ -119,7 +119,7 @@ class LiveScreen:
             self.echo = set_control_echo(self.console.file, is_on=False)  # so that no ^C is printed into the picture
             self.live.start()
 
-    def end_hunt(self, hunt: int, at: float) -> None:
+    def show_hunt_end(self, hunt: int, at: float) -> None:
         """Stop the clock of a hunt at the time ``at`` (epoch seconds)."""
         self.views[hunt] = self.views[hunt].stopped_at(at)
         self.rows = [replace(row, is_running=row.is_running and row.hunt != hunt) for row in self.rows]
@@ -148,7 +148,7 @@ class LiveScreen:
             hunt
             for hunt in hunts
             for doing in self.views[hunt].activity_by_host.values()
-            if isinstance(doing, ActiveRun) and not doing.is_finished
+            if isinstance(doing, LatestRun) and not doing.is_finished
         }
         return [hunt for hunt in hunts if hunt in running] or [hunt for hunt in hunts if hunt == self.latest]
 
@@ -160,7 +160,7 @@ class LiveScreen:
         drawn = self.drawn_hunts()
         for row in self.rows if len(self.rows) > 1 else ():
             view = None if row.hunt is None else self.views.get(row.hunt)
-            progress = "" if view is None else f"{count(view.state.run_count, 'run'):>9}  {view.summary}"
+            progress = "" if view is None else f"{count(view.state.run_count, 'run'):>9}  {view.verdict_or_progress}"
             name = view.name if view and view.trial else "" if row.hunt is None else f"hunt {row.hunt}"
             gap = " " * (wide - cell_len(row.title))
             state = printable(row.state) or progress
@@ -169,7 +169,7 @@ class LiveScreen:
             line.truncate(self.console.width, overflow="ellipsis")
             yield line
 
-    def picture_lines(self, height: int) -> Iterator[Text]:
+    def list_and_hunt_lines(self, height: int) -> Iterator[Text]:
         """The lines of the picture, at most ``height``: first the list of hunts, then each hunt, with a horizontal line
         between two hunts."""
         listed, views = [*self.hunt_lines()][:height], [self.views[hunt] for hunt in self.drawn_hunts()]

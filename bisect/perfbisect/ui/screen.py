@@ -12,7 +12,7 @@ from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.metrics import shown_unit, shown_value
 from perfbisect.core.domain.orders import Purpose, Verdict
 from perfbisect.ui.candidates import RECENT, axis_lines, candidate_table, pair_lines, ratio_lines, short_revision
-from perfbisect.ui.session_view import ActiveBuild, ActiveRun, Activity, SessionView, credible_set_size, minutes_left
+from perfbisect.ui.session_view import Activity, LatestBuild, LatestRun, SessionView, credible_set_size, minutes_left
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
 from perfbisect.wording.quantities import (
     build_origin,
@@ -25,7 +25,7 @@ from perfbisect.wording.quantities import (
     ratio,
     stopped_run,
 )
-from perfbisect.wording.text import advised, execution_text, printable
+from perfbisect.wording.text import advised, counted_execution_text, printable
 from perfbisect.wording.verdicts import PHASES, VerdictSentences
 
 SMALLEST = 5  # fewest columns of a progress bar
@@ -46,9 +46,9 @@ def screen_lines(view: SessionView, width: int, height: int | None, now: float, 
     """The lines of the screen at the time ``now`` (seconds since 1970): at most ``height`` lines (None: no limit) of at
     most ``width`` columns."""
     room, table_of = max(10, width - 2), ScreenBlock([], 5)
-    warned = ScreenBlock(warning_lines(view, room, complete=height is None), 3)
+    warned = ScreenBlock(forecast_and_warning_lines(view, room, complete=height is None), 3)
     busy = view.ended is None and (view.is_verdict_final or not view.state.verdict)
-    doing = ScreenBlock([*phase_line(view, room), *activity_lines(view, room, now, glyphs)] if busy else [], 9)
+    doing = [*purpose_and_progress_line(view, room), *activity_lines(view, room, now, glyphs)] if busy else []
     paired = ScreenBlock(latest_pair_lines(view, room, glyphs), 4)
     trial_rows = [Text(line) for line in ratio_lines(view.trial, room)] if view.trial else []
     choices = () if view.trial else (view.state.chosen, view.state.pairing)
@@ -57,14 +57,14 @@ def screen_lines(view: SessionView, width: int, height: int | None, now: float, 
         ScreenBlock(header_lines(view, room, now, glyphs), 8),
         ScreenBlock(axis_lines(view, room, glyphs), 6),
         ScreenBlock(verdict_lines(view, room), 10),
-        doing,
+        ScreenBlock(doing, 9),
         paired,
         table_of,
-        ScreenBlock(belief_lines(view, room, glyphs), 7),
+        ScreenBlock(culprit_and_ratio_lines(view, room, glyphs), 7),
         warned,
         ScreenBlock(folded_lines(chosen, room, "", 3, "dim"), 2),
     ]
-    rows, airy = table_height(blocks, len(trial_rows) if view.trial else len(view.tested) + 1, height)
+    rows, airy = make_room_for_table(blocks, len(trial_rows) if view.trial else len(view.tested) + 1, height)
     table_of.lines[:] = trial_rows[:rows] if view.trial else candidate_table(view, room, rows - 1) if rows > 1 else []
     return fitted_lines(blocks, width, glyphs, empty_lines=airy)
 
@@ -83,7 +83,7 @@ def fitted_lines(blocks: list[ScreenBlock], width: int, glyphs: Glyphs, *, empty
     return lines
 
 
-def table_height(other_blocks: list[ScreenBlock], table_lines: int, height: int | None) -> tuple[int, bool]:
+def make_room_for_table(other_blocks: list[ScreenBlock], table_lines: int, height: int | None) -> tuple[int, bool]:
     """The number of lines that the screen can show of a table of ``table_lines`` lines, and whether there is space for
     empty lines between blocks.
 
@@ -107,7 +107,7 @@ def header_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) -> l
     """The first two lines of the screen: the name of what is measured, and the times; then the range and the costs of a
     hunt, or the progress of a trial.
     """
-    hunt, trial, runs = view.hunt, view.trial, view.state.run_count
+    hunt, trial, runs = view.hunt_start, view.trial, view.state.run_count
     if trial:
         title = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
         far = f"{runs:,} of {'about ' * view.expected_runs.may_change}{count(view.expected_runs.runs, 'run')}"
@@ -160,20 +160,20 @@ def joined_facts(parts: list[str], width: int, glyphs: Glyphs) -> str:
     return line
 
 
-def phase_line(view: SessionView, width: int) -> list[Text]:
+def purpose_and_progress_line(view: SessionView, width: int) -> list[Text]:
     """A line with the purpose and the progress of the work orders that hosts carry out now; no line before the first
     work order."""
     if view.search_verdict:
         parts = count(len(view.state.explanation_events), "part")
         reason = f"measuring the reason, {parts} so far; the verdict is final, and Ctrl-C stops only this measurement"
         return folded_lines(reason if view.is_verdict_final else "measuring the named commits again", width, "", 2)
-    if not view.order_group or view.hunt is None:
+    if not view.order_group or view.hunt_start is None:
         return []
     now, posterior = view.order_group, view.state.belief
     done, about = view.state.run_count - now.runs_before, max(now.runs_after, view.state.run_count) - now.runs_before
     far = f"{done} of about {count(about, 'run')}"
     if now.latest_order.purpose is Purpose.SEARCH and posterior is not None:
-        far = f"among {credible_set_size(posterior, 0.95):,} of {count(view.hunt.possible_culprits, 'candidate')}"
+        far = f"among {credible_set_size(posterior, 0.95):,} of {count(view.hunt_start.possible_culprits, 'candidate')}"
     return [Text(f"{PHASES[now.latest_order.purpose, now.latest_order.fresh]}: {far}")]
 
 
@@ -197,7 +197,7 @@ def activity_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) ->
 
 def build_host_line(view: SessionView, activity: Activity | None, width: int, now: float, glyphs: Glyphs) -> Text:
     """A line that shows what a build host does now."""
-    if not isinstance(activity, ActiveBuild):
+    if not isinstance(activity, LatestBuild):
         return Text("free", "dim")
     word, (short, _) = "built     " if activity.is_finished else "building  ", view.activity_title(activity)
     taken_columns = cell_len(word) + cell_len(short) + 2
@@ -209,10 +209,10 @@ def host_activity_lines(
 ) -> list[Text]:
     """Two lines: what a host does now, and the progress of this activity."""
     match activity:
-        case ActiveBuild() as build:
+        case LatestBuild() as build:
             word = "built     " if build.is_finished else "building  "
             line = build_line(view, build, width, now, glyphs)
-        case ActiveRun() as run:
+        case LatestRun() as run:
             word = f"{'measured' if run.is_finished else 'measuring'}  "
             if run.is_finished and run.number == run.runs_of_order and view.builds_on_build_hosts:
                 word = "waiting for a build, after  "
@@ -225,7 +225,7 @@ def host_activity_lines(
     return [Text.assemble(word, (short, "bold"), "  ", subject), line]
 
 
-def build_line(view: SessionView, build: ActiveBuild, width: int, now: float, glyphs: Glyphs) -> Text:
+def build_line(view: SessionView, build: LatestBuild, width: int, now: float, glyphs: Glyphs) -> Text:
     """A line with the progress of a build: a bar, the elapsed time, the number of steps and the stage."""
     row = view.tested.get(build.candidate)
     if build.is_finished and row is not None and row.builds:
@@ -252,7 +252,7 @@ def bar_width_and_text(parts: list[str], width: int, glyphs: Glyphs) -> tuple[in
     return max(SMALLEST, min(60, width - max(36, cell_len(behind) + 2))), f"  {behind}"
 
 
-def run_line(view: SessionView, run: ActiveRun, width: int, now: float, glyphs: Glyphs) -> Text:
+def run_line(view: SessionView, run: LatestRun, width: int, now: float, glyphs: Glyphs) -> Text:
     """A line with the present run's rate over time as a sparkline, and the latest rate. The scale of the sparkline is
     from 0 to the highest rate in the hunt.
     """
@@ -263,12 +263,12 @@ def run_line(view: SessionView, run: ActiveRun, width: int, now: float, glyphs: 
     runs = [recorded.facts for recorded in view.state.runs[-1:]] if view.trial else row.runs if row else ()
     if run.is_finished and runs:
         latest = runs[-1]
-        metric = view.metric_of(latest)
+        metric = view.shown_metric_of(latest)
         text = f"{figure(shown_value(latest, metric))} {printable(shown_unit(metric, latest))}"
         if latest.slower_than:
             text = stopped_run(latest.slower_than, latest.seconds)
     elif run.execution:
-        text = execution_text(run.execution)
+        text = counted_execution_text(run.execution)
     elif run.samples:
         text = f"{figure(run.samples[-1])} QPS"
     else:
@@ -293,12 +293,12 @@ def latest_pair_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Tex
     return pair_lines(runs, metric, lambda sha: state.facts_of(sha).commit.short_sha, width, glyphs)
 
 
-def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
+def culprit_and_ratio_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
     """Two lines: the most probable culprit and its probability; then the ratio of bad to good, and the noise. After the
     verdict, only the second line is shown.
     """
     posterior = view.state.belief
-    if posterior is None or view.hunt is None:
+    if posterior is None or view.hunt_start is None:
         return []
     first = Text(view.no_leader_text)
     if view.leader is not None:
@@ -316,7 +316,7 @@ def belief_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
     return [second] if view.state.verdict else [first, second]
 
 
-def warning_lines(view: SessionView, width: int, complete: bool) -> list[Text]:
+def forecast_and_warning_lines(view: SessionView, width: int, complete: bool) -> list[Text]:
     """Lines with the forecast and the warnings. If ``complete`` is false, only the latest warnings are shown, each cut
     to two lines.
     """
@@ -339,7 +339,7 @@ def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
 def verdict_lines(view: SessionView, width: int) -> list[Text]:
     """The lines with the verdict, its reason, and the command that shows the report; empty for a trial, and as long as
     the hunt has no verdict."""
-    if view.state.verdict is None or view.hunt is None:
+    if view.state.verdict is None or view.hunt_start is None:
         return []
     lines: list[Text] = []
     for position, text in enumerate(verdict_sentences(view, view.state.verdict)):

@@ -27,15 +27,15 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.orders import Measure, Purpose, explained_step
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import TrialType
-from perfbisect.core.domain.trials import pairs_to_try, remaining_rounds, visits_of_round
+from perfbisect.core.domain.trials import pairs_to_try, remaining_rounds, visits_of_each_round
 from perfbisect.core.explain.explanation import step_explanation
 from perfbisect.core.inference.classification import hunt_observations, ratios_to_good
 from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.ui.session_view import (
-    ActiveBuild,
-    ActiveRun,
     Activity,
     ExpectedRuns,
+    LatestBuild,
+    LatestRun,
     OrderGroup,
     SessionView,
     TimedEvent,
@@ -58,11 +58,11 @@ def view_after_events(view: SessionView, events: Iterable[TimedEvent]) -> Sessio
     the computation of ratios is slow."""
     stale = False
     for at, event in events:
-        view, stale = _view_with_former_ratios(view, event, at), stale or isinstance(event, OF_RATIOS)
+        view, stale = _updated_except_ratios(view, event, at), stale or isinstance(event, OF_RATIOS)
     return with_computed_ratios(view) if stale else view
 
 
-def _view_with_former_ratios(view: SessionView, event: Event, at: float) -> SessionView:
+def _updated_except_ratios(view: SessionView, event: Event, at: float) -> SessionView:
     """The new state of the view after ``event``, in which the ratios are not yet updated."""
     began = at if view.began is None else view.began
     state = view.state.after(at, event)
@@ -131,7 +131,7 @@ def with_state(view: SessionView, state: SessionState) -> SessionView:
 
 def expected_runs(trial: SessionState) -> ExpectedRuns:
     """The numbers of rounds and runs that the trial will have at its end."""
-    rounds, tried, due = remaining_rounds(trial), pairs_to_try(trial), visits_of_round(trial)
+    rounds, tried, due = remaining_rounds(trial), pairs_to_try(trial), visits_of_each_round(trial)
     open_ = tried > 0 and trial.request.kind is not TrialType.NOISE
     per_round = 2 * sum(build > 0 for _, build in due) if trial.is_paired else len(due)
     runs = len(trial.runs) + len(rounds) * per_round * trial.request.runs + 2 * tried
@@ -154,9 +154,9 @@ def view_after_earlier_attempts(view: SessionView, events: Iterable[TimedEvent])
 def with_computed_ratios(view: SessionView) -> SessionView:
     """The view, with the ratios computed from all runs so far. This computation is slow; all other functions of this
     module are fast."""
-    if view.hunt is None:
+    if view.hunt_start is None:
         return view
-    by_commit = ratios_to_good(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
+    by_commit = ratios_to_good(view.state, view.metric, view.state.hosts_if_several, view.hunt_start.host_classes)
     return replace(view, ratios_to_good=by_commit, layout_ratio=layout_ratio_text(view))
 
 
@@ -167,11 +167,13 @@ def layout_ratio_text(view: SessionView) -> str:
     The text is "" until both builds have runs in at least two layouts.
     """
     state = view.state
-    runs = [view.tested[candidate].runs if candidate in view.tested else () for candidate in view.layout_proof_builds]
+    runs = [
+        view.tested[candidate].runs if candidate in view.tested else () for candidate in view.pair_in_randomized_layouts
+    ]
     if (compared := min((sum(run.layout > 0 for run in runs_of_build) for runs_of_build in runs), default=0)) < 2:
         return ""
-    culprit, reference = view.layout_proof_builds
-    observations = hunt_observations(state, state.node, view.metric, state.hosts)
+    culprit, reference = view.pair_in_randomized_layouts
+    observations = hunt_observations(state, state.node, view.metric, state.hosts_if_several)
     interval = step_ratio(observations, len(state.commits) - 1, culprit, reference)
     return f"{ratio(interval)} of {view.commit(reference).short_sha} in {count(compared, 'layout')}" if interval else ""
 
@@ -181,19 +183,19 @@ def activity_after(former: Activity | None, event: LabEvent, at: float) -> Activ
     on which the host worked before the event."""
     match event:
         case BuildStarted(candidate):
-            return ActiveBuild(candidate, at)
+            return LatestBuild(candidate, at)
         case BuildProgress(candidate, done, total, stage):
-            since = former.since if isinstance(former, ActiveBuild) else at
-            return ActiveBuild(candidate, since, done, total, printable(stage))
-        case BuildFinished() if isinstance(former, ActiveBuild):
+            since = former.since if isinstance(former, LatestBuild) else at
+            return LatestBuild(candidate, since, done, total, printable(stage))
+        case BuildFinished() if isinstance(former, LatestBuild):
             return replace(former, is_finished=True, done_steps=former.total_steps)
         case RunStarted(candidate, number, of, purpose, seconds):
-            return ActiveRun(candidate, at, number, of, purpose, seconds)
-        case RunProgress(_, _, qps) if isinstance(former, ActiveRun):
+            return LatestRun(candidate, at, number, of, purpose, seconds)
+        case RunProgress(_, _, qps) if isinstance(former, LatestRun):
             return replace(former, samples=(*former.samples, qps))
-        case ExecutionStarted() if isinstance(former, ActiveRun):
+        case ExecutionStarted() if isinstance(former, LatestRun):
             return replace(former, execution=event)
-        case RunFinished(facts=facts) if isinstance(former, ActiveRun):
+        case RunFinished(facts=facts) if isinstance(former, LatestRun):
             return replace(former, is_finished=True, samples=former.samples or facts.samples)
         case CandidateSkipped() | BuildCancelled():
             return None

@@ -47,7 +47,7 @@ class SessionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveBuild:
+class LatestBuild:
     """A build that is in progress, or the latest finished build of its host. Times are seconds since the epoch."""
 
     candidate: int
@@ -59,7 +59,7 @@ class ActiveBuild:
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveRun:
+class LatestRun:
     """A run that is in progress, or the latest finished run of its host. Times are seconds since the epoch."""
 
     candidate: int
@@ -73,7 +73,7 @@ class ActiveRun:
     is_finished: bool = False
 
 
-Activity = ActiveBuild | ActiveRun  # what a host does, or has done last
+Activity = LatestBuild | LatestRun  # what a host does, or has done last
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,10 @@ class SessionView:
     @property
     def name(self) -> str:
         """The name of the session in commands and lists, such as "hunt 12" or "c3"; "" before the name is known."""
-        return self.trial.name if self.trial else f"hunt {self.hunt.session}" if self.hunt else ""
+        return self.trial.name if self.trial else f"hunt {self.hunt_start.session}" if self.hunt_start else ""
 
     @property
-    def hunt(self) -> SessionStarted | None:
+    def hunt_start(self) -> SessionStarted | None:
         """The event that defines the range of a hunt; None before this event, and for a trial."""
         return self.state.started
 
@@ -139,20 +139,21 @@ class SessionView:
         the list is empty."""
         if self.trial:
             return [*self.activity_by_host] if len(self.activity_by_host) > 1 else []
-        return self.state.hosts or ([self.hunt.host.name] if self.hunt and self.hunt.build_hosts else [])
+        start = self.hunt_start
+        return self.state.hosts_if_several or ([start.host.name] if start and start.build_hosts else [])
 
     @property
     def builds_on_build_hosts(self) -> int:
         """The number of builds in progress on build hosts."""
         return sum(
-            isinstance(doing := self.activity_by_host.get(name), ActiveBuild) and not doing.is_finished
+            isinstance(doing := self.activity_by_host.get(name), LatestBuild) and not doing.is_finished
             for name in self.state.build_hosts
         )
 
     @property
     def report_hint(self) -> str:
         """A line with the command that shows the full report; "" before the number of the hunt is known."""
-        return f"Full report: {self.report_command(self.hunt.session)}" if self.hunt else ""
+        return f"Full report: {self.report_command(self.hunt_start.session)}" if self.hunt_start else ""
 
     def sha(self, candidate: int) -> str:
         """The full hash of a candidate."""
@@ -170,7 +171,7 @@ class SessionView:
         commit. For a build of a trial, they are the name of the build and "". For a run of a trial, the first text has
         the round, the workload and the build, and the second text has the number of the run.
         """
-        if self.trial and isinstance(activity, ActiveRun):
+        if self.trial and isinstance(activity, LatestRun):
             return self.place, f"run {activity.number} of {activity.runs_of_order}"
         if self.trial:
             return printable(self.trial.request.subjects[activity.candidate].name), ""
@@ -193,7 +194,7 @@ class SessionView:
 
     def is_baseline(self, candidate: int) -> bool:
         """Whether a candidate has the same binary as the good end."""
-        return self.state.binary_of(self.sha(candidate)) == self.state.binary_of(self.sha(0))
+        return self.state.first_with_same_binary(self.sha(candidate)) == self.state.first_with_same_binary(self.sha(0))
 
     def ratio(self, candidate: int) -> Interval | None:
         """The ratio of a candidate's metric to the metric of the good end; None if the ratio is unknown, or if the
@@ -201,7 +202,7 @@ class SessionView:
         sha = self.sha(candidate)
         if self.is_baseline(candidate):
             return None
-        return self.ratios_to_good.get(sha, self.ratios_to_good.get(self.state.binary_of(sha)))
+        return self.ratios_to_good.get(sha, self.ratios_to_good.get(self.state.first_with_same_binary(sha)))
 
     @property
     def ratio_title(self) -> str:
@@ -209,7 +210,7 @@ class SessionView:
         return ratio_title(self.metric, self.state.pairing)
 
     @property
-    def layout_proof_builds(self) -> tuple[int, ...]:
+    def pair_in_randomized_layouts(self) -> tuple[int, ...]:
         """During a proof in randomized layouts, two candidates: the candidate to prove, and the first candidate with
         which it is compared. Otherwise empty."""
         order = self.order_group.latest_order if self.order_group else None
@@ -219,9 +220,9 @@ class SessionView:
     @property
     def metric(self) -> str:
         """The metric that is compared."""
-        return self.hunt.metric if self.hunt else self.state.request.metric or "qps"
+        return self.hunt_start.metric if self.hunt_start else self.state.request.metric or "qps"
 
-    def metric_of(self, run: RunFacts) -> str:
+    def shown_metric_of(self, run: RunFacts) -> str:
         """The metric whose value is displayed for a run."""
         return shown_metric(run, self.metric, self.state.chosen.usual)
 
@@ -252,12 +253,12 @@ class SessionView:
                 f"; {credible_set_size(self.state.belief, 0.95)} candidates remain likely" if self.state.belief else ""
             )
             return f"no commit is clearly most probable yet{likely}"
-        of_merge_base = self.hunt and self.hunt.of_merge_base
+        of_merge_base = self.hunt_start and self.hunt_start.of_merge_base
         ends = "good and the merge base are equally fast" if of_merge_base else "good and bad differ"
         return f"it is not known yet whether {ends}"
 
     @property
-    def summary(self) -> str:
+    def verdict_or_progress(self) -> str:
         """The verdict of a hunt in a few words, or, before the verdict, the most probable culprit. For a trial, the
         progress of the trial."""
         if self.trial:
@@ -267,7 +268,7 @@ class SessionView:
                 candidate, share = self.leader
                 return f"most probable: {self.commit(candidate).short_sha}, {chance(share)}"
             case None:
-                return self.no_leader_text if self.hunt else "starting"
+                return self.no_leader_text if self.hunt_start else "starting"
             case Found(step):
                 return f"culprit {self.commit(step.candidate).short_sha}, {chance(step.probability)}"
             case Several(steps):
@@ -289,7 +290,7 @@ class SessionView:
         """The highest rate of all runs so far, in operations per second."""
         ended = [operations_per_second(run) or 0.0 for row in self.tested.values() for run in row.runs]
         activities = self.activity_by_host.values()
-        current = [qps for doing in activities if isinstance(doing, ActiveRun) for qps in doing.samples]
+        current = [qps for doing in activities if isinstance(doing, LatestRun) for qps in doing.samples]
         return max((*ended, *current), default=0.0)
 
 

@@ -108,7 +108,7 @@ class SafeOutput(io.TextIOBase):
         ) from failure
 
 
-def safe_output(stream: TextIO, *, raises: bool = True) -> SafeOutput:
+def as_safe_output(stream: TextIO, *, raises: bool = True) -> SafeOutput:
     """A SafeOutput that writes to ``stream``; if ``stream`` already is a SafeOutput, ``stream`` itself."""
     output: object = stream
     return output if isinstance(output, SafeOutput) else SafeOutput(stream, raises=raises)
@@ -127,24 +127,24 @@ def make_streams_safe() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the process ends
-    sys.stderr = cast("TextIO", safe_output(sys.stderr, raises=False))
+    sys.stderr = cast("TextIO", as_safe_output(sys.stderr, raises=False))
     if closed:
         raise EnvironmentFailure("Standard output is closed.", "Redirect the output to a file or to /dev/null.")
-    sys.stdout = cast("TextIO", safe_output(sys.stdout))
+    sys.stdout = cast("TextIO", as_safe_output(sys.stdout))
 
 
 def write_line(text: str, stream: TextIO, line_end: str = "\n") -> None:
     """Write ``text`` to ``stream`` and flush the stream. If ``text`` does not end with ``line_end``, ``line_end`` is
     appended. Raises StdoutClosed or EnvironmentFailure if standard output cannot be written.
     """
-    output = safe_output(stream)
+    output = as_safe_output(stream)
     output.write(text if text.endswith(line_end) else f"{text}{line_end}")
     output.flush()
 
 
 def note(text: str) -> None:
     """Write a line to standard error and flush."""
-    write_line(text, cast("TextIO", safe_output(sys.stderr, raises=False)))
+    write_line(text, cast("TextIO", as_safe_output(sys.stderr, raises=False)))
 
 
 def ask(question: str, highest: int) -> int:
@@ -157,7 +157,7 @@ def ask(question: str, highest: int) -> int:
 def replace_line(text: str) -> None:
     """Overwrite the terminal's present line (the line with the cursor) with ``text``. Standard error must be a
     terminal."""
-    output = safe_output(sys.stderr, raises=False)
+    output = as_safe_output(sys.stderr, raises=False)
     output.write_unchanged(START_OF_LINE)
     output.write(text)
     output.flush()

@@ -10,14 +10,14 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.explain.calls import LARGEST_SHARE, PLACE_SHARE, STILL_CALLED_SHARE
 from perfbisect.core.explain.evidence import (
     OTHER_FUNCTIONS,
-    Call,
+    CallInOneBuild,
     DifferenceLocation,
     Explanation,
     FunctionRow,
     cost_exchanges,
+    difference_and_error,
     share_error,
     significant_rows,
-    total_difference,
 )
 from perfbisect.core.explain.explanation import waits_if_cause
 from perfbisect.core.explain.functions import ALMOST_ALL, NAMED_PART, SURE_ERRORS
@@ -43,11 +43,11 @@ def location_and_behaviour(explanation: Explanation) -> tuple[str, str]:
 def location_sentence(explanation: Explanation) -> str:
     """A sentence that names the functions with the difference, and says how the commit affects them; "" if unknown."""
     # If the metric is instructions, the sentence has no functions from profiles, because profiles measure time.
-    writers = [waiting_sentence, instruction_location_sentence, cpu_sentence]
+    writers = [longer_waits_sentence, instruction_location_sentence, cpu_by_function_sentence]
     if explanation.metric == INSTRUCTIONS:
         writers = [instruction_location_sentence]
     elif explanation.location and explanation.location.top:
-        writers = [waiting_sentence, cpu_sentence]
+        writers = [longer_waits_sentence, cpu_by_function_sentence]
     writers += [instruction_sentence, changed_functions_sentence]
     text = next(filter(None, (write(explanation) for write in writers)), "")
     if above_all := ABOVE_100_PERCENT.match(text):
@@ -60,18 +60,18 @@ def behaviour_sentence(explanation: Explanation, location_text: str) -> str:
     call_list = explanation.location.calls if explanation.location else explanation.calls
     candidates = (
         waiting_kind_sentence(explanation),
-        calls_sentence(call_list, location_text),
+        changed_calls_sentence(call_list, location_text),
         instruction_sentence(explanation, location_text),
-        calls_sentence(call_list),
+        changed_calls_sentence(call_list),
         changed_functions_sentence(explanation, location_text),
     )
     return next((text for text in candidates if text and text != location_text), "")
 
 
-def waiting_sentence(explanation: Explanation) -> str:
+def longer_waits_sentence(explanation: Explanation) -> str:
     """A sentence that says in which functions a commit waits longer than its parent; "" if it does not wait longer."""
     waits = waits_if_cause(explanation)
-    total, error = total_difference(waits)
+    total, error = difference_and_error(waits)
     longer_waits = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHER_FUNCTIONS]
     if not longer_waits or total <= 2 * error:
         return ""
@@ -81,7 +81,7 @@ def waiting_sentence(explanation: Explanation) -> str:
 def waiting_kind_sentence(explanation: Explanation) -> str:
     """A sentence that says for what (storage, a lock, …) a commit waits longer than its parent; "" if unknown."""
     kind = next((row for row in explanation.kinds_of_waits if row.difference > 0 and row.beyond_noise), None)
-    if not kind or not waiting_sentence(explanation):
+    if not kind or not longer_waits_sentence(explanation):
         return ""
     longer = f"{amount(kind.difference, 'us')} ({error_margin(kind, 'us')}) longer"
     return f"In {an_operation(explanation)}, this commit waits {longer} for {kind.function}."
@@ -102,11 +102,11 @@ def changed_functions_sentence(explanation: Explanation, location_text: str = ""
     """A sentence that names the changed functions and their costs; "" if ``location_text`` names a changed function."""
     names = [[row.function, *row.inlined] for row in explanation.functions if row.has_changed_code]
     is_named = any(quoted(name) in location_text for name in chain(*names))
-    shares = changed_shares(explanation)
+    shares = shares_of_changed_functions(explanation)
     return f"This commit changes {listed(shares)}." if shares and not is_named else ""
 
 
-def changed_shares(explanation: Explanation) -> list[str]:
+def shares_of_changed_functions(explanation: Explanation) -> list[str]:
     """The changed functions with at least ``MIN_CHANGED_SHARE`` of the culprit's cost, with shares, largest first."""
     cost = sum(row.culprit for row in explanation.functions)
     by_cost = sorted(explanation.functions, key=lambda row: -row.culprit)
@@ -120,7 +120,7 @@ def changed_shares(explanation: Explanation) -> list[str]:
 
 def instruction_location_sentence(explanation: Explanation) -> str:
     """A sentence that names the changed function in or below which most of the additional instructions are; or ""."""
-    total, error = total_difference(explanation.counts)
+    total, error = difference_and_error(explanation.counts)
     if abs(total) <= 2 * error or any(row.part >= PLACE_SHARE for row in explanation.counts):
         return ""
     parts: dict[str, float] = {}
@@ -141,7 +141,7 @@ def instruction_sentence(explanation: Explanation, earlier: str = "") -> str:
 
     The function has the largest difference, or is a changed function that the ``earlier`` sentence does not name. If
     the ``earlier`` sentence has a clause such as ", which this commit changes", this clause is not repeated."""
-    total, error = total_difference(explanation.counts)
+    total, error = difference_and_error(explanation.counts)
     cost_before = sum(row.parent for row in explanation.counts)
     unit = "a run" if explanation.whole_runs else "an operation"
     if not explanation.counts:
@@ -182,7 +182,7 @@ def execution_sentence(row: FunctionRow, explanation: Explanation, unit: str, ea
     if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(reason)}", earlier):
         reason = ""
     timed_rows = (timed for timed in explanation.functions if timed.key == row.key and timed.beyond_noise)
-    frequency = "" if row.has_no_symbols else call_change_note(row)
+    frequency = "" if row.is_whole_binary else call_change_note(row)
     if (timed := next((timed for timed in timed_rows if timed.parent > 0), None)) and not counts_explain(row, timed):
         direction = "less" if timed.difference < 0 else "more"
         contrast = "though it executes" if timed.difference * row.difference < 0 else "but executes only"
@@ -224,11 +224,11 @@ def call_change_note(row: FunctionRow) -> str:
     return f"{frequency}, each call {percent(abs(math.expm1(length)))} {'longer' if length > 0 else 'shorter'}"
 
 
-def cpu_sentence(explanation: Explanation) -> str:
+def cpu_by_function_sentence(explanation: Explanation) -> str:
     """A sentence that says in which functions the difference in CPU time is; "" if there are no on-CPU profiles."""
     if not explanation.functions:
         return ""
-    total, error = total_difference(explanation.functions)
+    total, error = difference_and_error(explanation.functions)
     significant = significant_rows(explanation.functions)
     if abs(total) <= 2 * error:
         names = []
@@ -260,7 +260,7 @@ def cpu_location_sentence(explanation: Explanation, location: DifferenceLocation
     rows = (changed if is_sum else ()) or [row]
     beginning = f"{doubt_prefix(rows)}{share_with_interval(rows, explanation)} of the {kind} is"
     if top is None:
-        further = changed_functions_note(row, explanation)
+        further = other_changed_functions_note(row, explanation)
         if changed and NAMED_PART <= changed[0].part <= 1:
             note = change_note(changed[0], explanation)
             further = f"; {share(changed[0].part)} is in or below {quoted(changed[0].function)}{note}"
@@ -282,10 +282,10 @@ def cpu_location_sentence(explanation: Explanation, location: DifferenceLocation
     return f"{beginning} {preposition} {callee}, called below {quoted(top.function)}{note}."
 
 
-def calls_sentence(call_list: Sequence[Call], earlier: str = "") -> str:
+def changed_calls_sentence(call_list: Sequence[CallInOneBuild], earlier: str = "") -> str:
     """A sentence that names removed and new calls; "" if the ``earlier`` sentence names all calls, and all are new."""
 
-    def phrases(calls: Sequence[Call], build: str, end: str, verbs: tuple[str, str] = ("is", "are")) -> list[str]:
+    def phrases(calls: list[CallInOneBuild], build: str, end: str, verbs: tuple[str, str] = ("is", "are")) -> list[str]:
         shown = [f"{quoted(call.function)} ({share(call.share)} of the {build}'s cost)" for call in calls[:MAX_CALLS]]
         return [f"{listed(shown)} {verbs[len(shown) > 1]} {end}"] if shown else []
 
@@ -305,23 +305,23 @@ def functions_sentence(explanation: Explanation, rows: Sequence[FunctionRow], ki
     first, touched = rows[0], [row for row in rows if row.has_changed_code or row.below_changed]
     named = [row for row in touched if row.part >= NAMED_PART or row is first][:MAX_NAMES]
     if first in named or sum(row.part for row in named) >= 1 / 2:
-        text = f"or below functions that this commit changes: {', '.join(map(listed_function, named))}"
+        text = f"or below functions that this commit changes: {', '.join(map(function_with_share, named))}"
         if len(named) == 1:
             text = f"{quoted(named[0].function)}{change_note(named[0], explanation)}"
         return f"{doubt_prefix(named)}{share_with_interval(named, explanation)} of the {kind} is in {text}."
-    max_names = 1 if touched or first.has_no_symbols or first.part >= 1 / 2 else MAX_NAMES
-    named = [row for row in rows if row is first or (row.part >= NAMED_PART and not row.has_no_symbols)][:max_names]
-    names = listed([*map(listed_function, named)]) if named[1:] else f"{quoted(first.function)}{caller_note(first)}"
+    max_names = 1 if touched or first.is_whole_binary or first.part >= 1 / 2 else MAX_NAMES
+    named = [row for row in rows if row is first or (row.part >= NAMED_PART and not row.is_whole_binary)][:max_names]
+    names = listed([*map(function_with_share, named)]) if named[1:] else f"{quoted(first.function)}{caller_note(first)}"
     text = f"{doubt_prefix(named)}{share_with_interval(named, explanation)} of the {kind} is in {names}"
     text += unchanged_note(first, explanation)
-    if touched and not first.has_no_symbols:
+    if touched and not first.is_whole_binary:
         return f"{text}; {share(sum(row.part for row in touched))} is in or below functions that this commit changes."
-    return f"{text}{changed_functions_note(first, explanation)}."
+    return f"{text}{other_changed_functions_note(first, explanation)}."
 
 
 def caller_note(row: FunctionRow) -> str:
     """A clause that names the main caller of a function of the kernel or of libc; "" for other functions."""
-    has_system_caller = row.callers and SYSTEM_BINARY.match(row.binary) and not row.has_no_symbols
+    has_system_caller = row.callers and SYSTEM_BINARY.match(row.binary) and not row.is_whole_binary
     return f" (called by {quoted(row.callers[0])})" if has_system_caller else ""
 
 
@@ -330,19 +330,19 @@ def unchanged_note(row: FunctionRow, explanation: Explanation) -> str:
     return no_symbols_note(row) or (", which this commit does not change" if explanation.change_known else "")
 
 
-def changed_functions_note(row: FunctionRow, explanation: Explanation) -> str:
+def other_changed_functions_note(row: FunctionRow, explanation: Explanation) -> str:
     """A clause that names the changed functions, for a difference in unchanged code; "" if they are unknown."""
-    may_hide_changed = row.has_no_symbols or any(name.startswith("[") for name in row.callers[:1])
+    may_hide_changed = row.is_whole_binary or any(name.startswith("[") for name in row.callers[:1])
     names, further = [*map(quoted, explanation.changed[:MAX_NAMES])], len(explanation.changed) - MAX_NAMES
     names = ([*names, *([f"{further} more"] * (further > 0))]) if may_hide_changed or further <= 0 else []
-    names = changed_shares(explanation) or names
+    names = shares_of_changed_functions(explanation) or names
     return f"; this commit changes {listed(names)}" if explanation.change_known and names else ""
 
 
 def no_symbols_note(row: FunctionRow) -> str:
     """A clause that says why the functions of a binary cannot be distinguished; "" if the binary has symbols."""
     reason = ", code that the program generates at run time" if row.binary == GENERATED else ", which has no symbols"
-    return reason if row.has_no_symbols else ""
+    return reason if row.is_whole_binary else ""
 
 
 def change_note(row: FunctionRow, explanation: Explanation) -> str:
@@ -367,7 +367,7 @@ def is_changed(function: str, changed: Collection[str]) -> bool:
     return any(may_be_same(function, changed_name) for changed_name in changed)
 
 
-def listed_function(row: FunctionRow) -> str:
+def function_with_share(row: FunctionRow) -> str:
     """A function's name, its share of the difference, and the changed function above it or inlined into it."""
     note = f", below {quoted(row.below_changed)}" if row.below_changed else ""
     note = f", with {quoted(row.inlined[0])} inlined" if row.inlined else note
@@ -392,7 +392,7 @@ def share_with_interval(part_rows: Sequence[FunctionRow], explanation: Explanati
 
 def doubt_prefix(rows: Sequence[FunctionRow]) -> str:
     """ "Probably: " if the difference is less than ``SURE_ERRORS`` standard errors; otherwise ""."""
-    return "Probably: " * (abs(total_difference(rows)[0]) < SURE_ERRORS * total_difference(rows)[1])
+    return "Probably: " * (abs(difference_and_error(rows)[0]) < SURE_ERRORS * difference_and_error(rows)[1])
 
 
 def quoted(function: str) -> str:

@@ -128,7 +128,7 @@ def ratio(interval: "Interval") -> str:
     return one_sided(interval) or f"{_shown_value(interval, interval.middle)} ({low_to_high(interval)})"
 
 
-def middle(interval: "Interval") -> str:
+def ratio_or_bound(interval: "Interval") -> str:
     """A ratio for a narrow column: 0.712; if only one bound of its interval is known, this bound: <0.204."""
     return one_sided(interval) or _ratio(interval.middle)
 
@@ -138,7 +138,7 @@ def ratio_cells(ratio: "Interval | None", *, baseline: bool, unknown: str = "") 
     the ratio."""
     if ratio is None or baseline:
         return ("1.000", "baseline") if baseline else (unknown, unknown)
-    return middle(ratio), low_to_high(ratio)
+    return ratio_or_bound(ratio), low_to_high(ratio)
 
 
 def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: str = "") -> str:
@@ -262,13 +262,14 @@ def size(number_of_bytes: int) -> str:
 def build_origin(facts: "BuildFacts") -> list[str]:
     """Texts about the origin of a build: that the build is shared or reused, or how long the build took and how many
     compilations the compiler cache has saved."""
-    from perfbisect.core.domain.facts import remote_hit_rate
+    from perfbisect.core.domain.facts import remote_share_of_hits
 
     if facts.shared:
         return [f"from the shared builds in {duration(facts.seconds)}"]
     if facts.reused:
         return ["an earlier build is used again"]
-    return [duration(facts.seconds), *filter(None, [cache_share(facts.hit_rate, remote_hit_rate([facts]))])]
+    share_text = cache_share_text(facts.ccache_hit_rate, remote_share_of_hits([facts]))
+    return [duration(facts.seconds), *filter(None, [share_text])]
 
 
 PHASES = {
@@ -277,7 +278,7 @@ PHASES = {
 }  # fmt: skip
 
 
-def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
+def phase_clause_and_sentence(phases: Mapping[str, float]) -> tuple[str, str]:
     """Two texts about the durations of the phases of builds: a clause about the longest phase (of the named phases),
     and a sentence about all phases.
 
@@ -292,7 +293,7 @@ def phase_times(phases: Mapping[str, float]) -> tuple[str, str]:
     return largest, f"Time of these builds by phase: {', '.join(parts)}."
 
 
-def cache_share(rate: float | None, remote: float | None) -> str:
+def cache_share_text(rate: float | None, remote: float | None) -> str:
     """A text with the share of compilations whose results ccache already had, and the share of these results that came
     from ccache's remote store.
 

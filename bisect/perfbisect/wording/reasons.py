@@ -83,28 +83,28 @@ def reason_sentences(explanation: Explanation) -> tuple[str, ...]:
         for evidence in main_classes[:1]
     ]
     location_text, behaviour_text = functions.location_and_behaviour(explanation)
-    behaviour_text = other_changes(explanation) or behaviour_text
+    behaviour_text = outside_functions_sentence(explanation) or behaviour_text
     texts = (*plan_sentences, *main_sentences, location_text, behaviour_text)
     return tuple(text for text in texts if text)[:MAX_SENTENCES]
 
 
-def other_changes(explanation: Explanation) -> str:
+def outside_functions_sentence(explanation: Explanation) -> str:
     """A sentence about changes outside of functions, such as compiler options; "" if changed functions explain the
     change of speed.
     """
     is_outside = explanation.lines and not is_explained_by_change(explanation)
-    other_lines = f"Outside of functions, {replaced_line(explanation)}." if is_outside else ""
-    return compiler_options_sentence(explanation) or no_function_sentence(explanation) or other_lines
+    other_lines = f"Outside of functions, {first_line_outside_functions(explanation)}." if is_outside else ""
+    return compiler_options_sentence(explanation) or no_changed_function_sentence(explanation) or other_lines
 
 
-def no_function_sentence(explanation: Explanation) -> str:
+def no_changed_function_sentence(explanation: Explanation) -> str:
     """A sentence that says that the commit changes no function, with the changed files; "" if the commit changes
     functions.
     """
     if not explanation.paths:
         return ""
     if explanation.lines:
-        return f"The commit changes no function: {replaced_line(explanation)}."
+        return f"The commit changes no function: {first_line_outside_functions(explanation)}."
     files = listed([f"`{printable(path)}`" for path in explanation.paths[: functions.MAX_NAMES]])
     if not explanation.sources:
         return f"The commit changes no compiled code: it changes {files}."
@@ -126,7 +126,7 @@ def compiler_options_sentence(explanation: Explanation) -> str:
     return ""
 
 
-def replaced_line(explanation: Explanation) -> str:
+def first_line_outside_functions(explanation: Explanation) -> str:
     """A clause about the first line that a commit changes outside of functions, such as: in `Makefile`, `-O2` is now
     `-O0`.
     """
@@ -140,7 +140,7 @@ def open_questions(explanation: Explanation) -> Iterator[str]:
     for text in explanation.missing:
         part, separator, reason = text.partition(": ")
         yield f"Not measured: {part}, because {reason}" if separator and part in PARTS else text
-    for row in (row for row in explanation.functions[:1] if row.has_no_symbols and row.beyond_noise):
+    for row in (row for row in explanation.functions[:1] if row.is_whole_binary and row.beyond_noise):
         yield (
             NO_NAMES
             if row.binary == GENERATED
@@ -287,7 +287,7 @@ SHOWN_VALUES = 3  # the number of values of a long list that are shown
 LONG_LIST = 8  # a list with at least this number of values is shortened
 
 
-def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
+def query_plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
     """Lines with the query plans of each statement: the plan before the commit, and the plan with the commit."""
     for index, row in enumerate(rows):
         if index:
@@ -298,16 +298,16 @@ def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
                 yield f"  {'' if number else title:8}{_printable_plan_line(with_short_lists(line))}"
 
 
-def with_short_lists(line: str) -> str:
+def with_short_lists(plan_line: str) -> str:
     """A line of a query plan in which long lists of values are shortened to the first values and the number of further
     values."""
-    values = list(VALUE.finditer(line))
+    values = list(VALUE.finditer(plan_line))
     pairs = enumerate(pairwise(values), 1)
-    starts = [0, *(index for index, (one, two) in pairs if line[one.end() : two.start()].strip() != ",")]
+    starts = [0, *(index for index, (one, two) in pairs if plan_line[one.end() : two.start()].strip() != ",")]
     parts, shown = [], 0
     for first, following in pairwise([*starts, len(values)]):
         if following - first >= LONG_LIST:
-            parts.append(line[shown : values[first + SHOWN_VALUES - 1].end()])
+            parts.append(plan_line[shown : values[first + SHOWN_VALUES - 1].end()])
             parts.append(f", … {following - first - SHOWN_VALUES} more")
             shown = values[following - 1].end()
-    return "".join((*parts, line[shown:]))
+    return "".join((*parts, plan_line[shown:]))

@@ -101,7 +101,7 @@ def _width_of_last(widths: Sequence[int], shown_columns: Sequence[int], width: i
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def _field(value: Any) -> Any:
+def _csv_field(value: Any) -> Any:
     """A value as a field of CSV.
 
     If a spreadsheet would interpret the text as a formula, the field begins with an apostrophe.
@@ -109,8 +109,8 @@ def _field(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
-def separated(values: Iterable[Any], delimiter: str = ",") -> str:
+def delimited_line(values: Iterable[Any], delimiter: str = ",") -> str:
     """The line of a row in CSV, or in TSV if ``delimiter`` is a tab, without a line end."""
     written = io.StringIO()
-    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerow(map(_field, values))
+    csv.writer(written, delimiter=delimiter, lineterminator="\n").writerow(map(_csv_field, values))
     return written.getvalue().removesuffix("\n")

@@ -28,7 +28,7 @@ def safe(text: str) -> str:
     >>> print(safe("\x1b]0;title\x07"))
     \x1b]0;title\x07
     """
-    if not _is_plain(text):
+    if not _is_printable_ascii(text):
         text = UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     return mask_credentials(text)
 
@@ -36,12 +36,12 @@ def safe(text: str) -> str:
 def safe_json(text: str) -> str:
     """A JSON text made safe to print. The values in the result are the same as in ``text``, except for masked
     passwords."""
-    if not _is_plain(text):
+    if not _is_printable_ascii(text):
         text = UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1] if match[0] != "\x7f" else "\\u007f", text)
     return mask_credentials(text)
 
 
-def _is_plain(text: str) -> bool:
+def _is_printable_ascii(text: str) -> bool:
     """Whether a text is one line of printable ASCII, so that nothing must be escaped. Most texts are; and this check is
     much faster than a search for ``UNSAFE``.
     """
@@ -122,7 +122,7 @@ def with_unit(metric: str) -> str:
     return UNITS.get(metric, metric_title(metric))
 
 
-def execution_text(started: "ExecutionStarted") -> str:
+def counted_execution_text(started: "ExecutionStarted") -> str:
     """A text that says why the workload is now executed under the instruction counter: to find the necessary number of
     operations, or to count instructions."""
     if not started.of:

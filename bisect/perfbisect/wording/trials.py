@@ -11,7 +11,7 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import PairingComparison
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import GAIN
-from perfbisect.core.domain.trials import comparable_runs
+from perfbisect.core.domain.trials import paired_or_interleaved_runs
 from perfbisect.core.inference.classification import ratios_to_good
 from perfbisect.core.stats.fitness import Fault, Unfit
 from perfbisect.core.stats.paired_comparison import (
@@ -49,7 +49,7 @@ def ratio_title(metric: str, chosen: PairingChosen | None) -> str:
     return f"r{metric_title(metric)}{cpu_time_suffix(chosen).removesuffix(' time')}"
 
 
-def relative_metric(trial: SessionState) -> str:
+def compared_metric_title(trial: SessionState) -> str:
     """The name of the compared metric. If lower values of this metric are better, a note follows that ratios above 1
     are worse."""
     metric = trial.request.metric
@@ -63,7 +63,7 @@ def run_counts(trial: SessionState, rounds: str = "") -> str:
 
     If ``rounds`` is given, it replaces the number of requested rounds.
     """
-    runs, request, number_of_runs = comparable_runs(trial), trial.request, len(trial.runs)
+    runs, request, number_of_runs = paired_or_interleaved_runs(trial), trial.request, len(trial.runs)
     if len(runs) == number_of_runs:
         of_builds = " of each build" if len(request.subjects) > 1 else ""
         return f"{rounds or count(request.rounds, 'round')} with {count(request.runs, 'run')}{of_builds}"
@@ -87,7 +87,7 @@ def part_proofs(state: SessionState, history: str = "") -> Iterator[str]:
     started = state.started
     if not started or not started.proofs:
         return
-    ratios_by_commit = ratios_to_good(state, state.metric, state.hosts, started.host_classes)
+    ratios_by_commit = ratios_to_good(state, state.metric, state.hosts_if_several, started.host_classes)
     metric_name, good = f"{metric_title(state.metric)}{cpu_time_suffix(state.pairing)}", state.commits[0][:10]
     (_, needed), (_, users) = started.proofs
     alone = f"with {count(needed, 'part')} that it needs to build" if needed else "alone"
@@ -117,18 +117,18 @@ def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
     """
     names = [printable(build.name) for build in trial.request.subjects]
     if trial.request.shared and len(names) == 2:
-        yield from difference_lines(trial, rows)
+        yield from changed_result_lines(trial, rows)
     if len(rows) != 1 or len(names) != 2:
         return
     if (comparison := rows[0].ratios[0]) is None:
-        yield from unmeasured_sentences(trial, "Not compared")
+        yield from no_result_sentences(trial, "Not compared")
     if not comparison or not comparison.interval:  # one round gives no interval
         return
     old_name, new_name = names
     metric = trial.request.metric
     metric_text = "" if metric in WORDS else f"{metric_title(metric)} of "
     less, more = WORDS.get(metric, LOWER)
-    runs = count(min(Counter(run.subject for run in comparable_runs(trial, 0)).values()), "run")
+    runs = count(min(Counter(run.subject for run in paired_or_interleaved_runs(trial, 0)).values()), "run")
     low, high, cpu_suffix = comparison.interval.low - 1, comparison.interval.high - 1, cpu_time_suffix(trial.pairing)
     if comparison.excludes_one:
         nearer, farther = sorted((100 * abs(low), 100 * abs(high)))
@@ -140,7 +140,7 @@ def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> 
         yield MORE_ROUNDS
 
 
-def difference_lines(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
+def changed_result_lines(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
     """Lines that list which results of a command became worse and which became better, the largest difference first."""
     metric, lines_by_direction = trial.request.metric, dict[bool, list[tuple[float, str]]]()
     for row in rows:
@@ -165,7 +165,7 @@ def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
     good, bad = (printable(request.subjects[build].name) for build in (GOOD, BAD))
     commits, hunt = (request.reverts.commits, request.reverts.hunt) if request.reverts else ((), 0)
     if regained_share is None:
-        yield from unmeasured_sentences(trial, "Not proven", history)
+        yield from no_result_sentences(trial, "Not proven", history)
         return
     if regained_share.share is None:
         alike = f"{good} and {bad} are not shown to differ in {metric_title(request.metric)}"
@@ -194,7 +194,7 @@ def proof_sentences(trial: SessionState, history: str = "") -> Iterator[str]:
             yield MORE_ROUNDS
 
 
-def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "") -> Iterator[str]:
+def no_result_sentences(trial: SessionState, beginning: str, history: str = "") -> Iterator[str]:
     """Two sentences: why a trial has no result (this sentence begins with ``beginning``), and an advice."""
     subjects = trial.request.subjects
     failed = [(build.name, build.trouble) for build in subjects if build.trouble]
@@ -209,7 +209,9 @@ def unmeasured_sentences(trial: SessionState, beginning: str, history: str = "")
         yield MORE_ROUNDS if trial.state == "done" else f"Try next: bisect resume {trial.name}{history}"
 
 
-def pairs_sentence(runs_name: str, paired_noise: float, cpu_noise: float | None, interleaved_noise: float) -> str:
+def paired_noise_sentences(
+    runs_name: str, paired_noise: float, cpu_noise: float | None, interleaved_noise: float
+) -> str:
     """Sentences that compare the standard deviation of the ratio of two runs between paired and interleaved runs. The
     text begins with the word "ratio", so that the caller can put an article before this word."""
     cpu = f" ({percent(cpu_noise)} by CPU time)" if cpu_noise is not None else ""

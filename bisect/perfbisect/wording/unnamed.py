@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Inconclusive, Interval, MergeBaseComparison, NotReproduced, Reason
-from perfbisect.core.domain.settings import Direction, Policy
+from perfbisect.core.domain.settings import ChangeDirection, Policy
 from perfbisect.wording.quantities import change, count, duration, percent, ratio
 from perfbisect.wording.text import metric_title
 
@@ -78,10 +78,10 @@ def inconclusive_reason(verdict: Inconclusive, metric: str, skip_of: SkipOf) -> 
                 f" ({comparison if search_result.ratio.has_known_bound else ''}{inconclusive_reason(search_result, metric, skip_of)})"
             )
         case reason, _:
-            return REASONS[reason].format(fail=failure_clause(verdict, skip_of))
+            return REASONS[reason].format(fail=suspect_failure_clause(verdict, skip_of))
 
 
-def failure_clause(verdict: Inconclusive, skip_of: SkipOf) -> str:
+def suspect_failure_clause(verdict: Inconclusive, skip_of: SkipOf) -> str:
     """A clause that states how the suspects of a verdict fail that could not be measured, such as "do not build"."""
     of_build = {skip.is_build_failure for candidate in verdict.candidates if (skip := skip_of(candidate))}
     if len(of_build) == 1:
@@ -97,7 +97,7 @@ def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str 
     if isinstance(base := verdict.detail, MergeBaseComparison):
         advice = next_advice(base.known, skip_of, hunt, history)
         return f"{advice} Or start from the merge base instead of good: bisect run {base.commit} BAD"
-    failure = failure_clause(verdict, skip_of)
+    failure = suspect_failure_clause(verdict, skip_of)
     succeed = {BUILDS_FAIL: "build", RUNS_FAIL: "run"}.get(failure, "build and run")
     # A new hunt repeats failed runs, but repeats failed builds only with --retry-failed.
     again = "repeat the hunt" if failure == RUNS_FAIL else "repeat the hunt with --retry-failed"
@@ -105,13 +105,13 @@ def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str 
     return f"Try next: {advice}"
 
 
-def metric_change_sentence(rise: "InstructionChange", metric: str, time_ratio: Interval) -> str:
+def metric_switch_sentence(rise: "InstructionChange", metric: str, time_ratio: Interval) -> str:
     """The sentence that states that a hunt continues with the metric instructions/o, and the reason."""
     reason = f"{metric_title(metric)} of bad is {ratio(time_ratio)} of good, which is not enough to find the change"
-    return f"The metric is {INSTRUCTIONS} from here on, which shows {change_clause(rise)}; {reason}."
+    return f"The metric is {INSTRUCTIONS} from here on, which shows {instruction_change_clause(rise)}; {reason}."
 
 
-def change_clause(rise: "InstructionChange") -> str:
+def instruction_change_clause(rise: "InstructionChange") -> str:
     """A clause that states how much the instructions of bad and good differ, and how much runs vary."""
     noise = "less than 0.01 %" if rise.noise < 0.0001 else percent(rise.noise)
     return f"{change(rise.ratio)}, and runs are assumed to vary by {noise}"
@@ -125,7 +125,7 @@ def ignored_instructions_warning(rise: "InstructionChange", time_metric: str, po
     reason = "this change is too small to search for" if is_small else different
     option = f" {min_effect_option(rise.ratio)}" * is_small
     advice = f"To find its commit: --metric {INSTRUCTIONS}{option}"
-    return f"{INSTRUCTIONS} shows {change_clause(rise)}: {reason}", advice
+    return f"{INSTRUCTIONS} shows {instruction_change_clause(rise)}: {reason}", advice
 
 
 TOO_SMALL = 1.5e-4  # the smallest log ratio that a search can find
@@ -135,9 +135,10 @@ def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
     """Two texts: the reason why the hunt does not search for the difference between good and bad, and advice. The
     advice is "" if no option can help."""
     change_size, direction = abs(math.log(verdict.ratio.middle)), verdict.direction
-    direction_found = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
-    smallest_change = -math.log1p(-verdict.least) if direction is Direction.DROP else math.log1p(verdict.least)
-    is_small, is_other_direction = change_size < smallest_change, direction not in (direction_found, Direction.ANY)
+    direction_found = ChangeDirection.DROP if verdict.ratio.middle < 1 else ChangeDirection.RISE
+    smallest_change = -math.log1p(-verdict.least) if direction is ChangeDirection.DROP else math.log1p(verdict.least)
+    is_small = change_size < smallest_change
+    is_other_direction = direction not in (direction_found, ChangeDirection.ANY)
     direction_option = [f"--direction {direction_found}"] * is_other_direction
     options = " ".join(direction_option + [min_effect_option(verdict.ratio.middle)] * is_small)
     too_small = f"that is smaller than the smallest change to search for, {percent(verdict.least)} (--min-effect)"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
-from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
+from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_noticed_by_users
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     ClassEffect,
@@ -130,7 +130,7 @@ class VerdictSentences:
         """The clause with the ratio of bad to good: QPS of bad is 0.712 (0.698–0.726) of QPS of good."""
         return f"{self.metric_text} of bad is {ratio(interval)} of {self.metric_text} of good"
 
-    def change_sentence(self, interval: Interval) -> str:
+    def change_ratio_clause(self, interval: Interval) -> str:
         """The clause that states the ratio of a metric after a change to the metric before the change."""
         return f"After this change, {self.metric_text} is {ratio(interval)} of {self.metric_text} before"
 
@@ -140,18 +140,18 @@ class VerdictSentences:
         part = f"The part of {started.bad} is {commit.subject}" if started and started.parts else ""
         beginning = part or f"The culprit is {cited(commit)}"
         yield f"{beginning}: {chance(step.probability)} sure."
-        yield f"{self.change_sentence(step.ratio)}: {effect(step.ratio, self.metric)}."
+        yield f"{self.change_ratio_clause(step.ratio)}: {effect(step.ratio, self.metric)}."
         yield from self.class_effect_lines(step.effects)
         yield from self.undone_by_others(step.ratio)
-        if not is_speed(self.metric):
+        if not is_noticed_by_users(self.metric):
             state, classes = self.state, self.state.started.host_classes if self.state.started else ()
-            in_usual_metric = step_ratio_in_metric(state, step, state.chosen.usual, state.hosts, classes)
+            in_usual_metric = step_ratio_in_metric(state, step, state.chosen.usual, state.hosts_if_several, classes)
             yield self.usual_metric_effect(in_usual_metric, step.ratio)
-        yield self.proof_sentence(step)
+        yield self.proven_against_sentence(step)
         yield from part_proofs(self.state, self.history)
         yield from self.layout_sentences(step)
         yield from self.count_sentences(step)
-        yield from self.build_changed(step)
+        yield from self.build_change_sentence(step)
         if step.prior != 1.0:
             yield f"Its prior probability was {step.prior:g} times that of an ordinary commit, because of its changed paths."
 
@@ -186,7 +186,7 @@ class VerdictSentences:
             return f"{metric} gets better nevertheless: {after}."
         return f"{metric} confirms the change: {after}, {change(interval.middle)}."
 
-    def build_changed(self, step: Step) -> Iterator[str]:
+    def build_change_sentence(self, step: Step) -> Iterator[str]:
         """A sentence if the commit has another build system, or another path of the executable, than its parents."""
         ways = []  # the build system, and files that run where they were built: make (out-static/db_bench)
         for build in map(self.state.latest_build, (step.candidate, *step.parents)):
@@ -221,17 +221,17 @@ class VerdictSentences:
         if self.metric == INSTRUCTIONS:
             return
 
-        def counted_runs(candidate: int) -> list[RunFacts]:
+        def runs_with_exact_counts(candidate: int) -> list[RunFacts]:
             """The runs of a candidate in which instructions were counted exactly."""
             return [run for run in self.state.runs_of_equal_binaries(self.state.commits[candidate]) if run.counted]
 
-        ends = instruction_change(counted_runs(0), counted_runs(-1))
+        ends = instruction_change(runs_with_exact_counts(0), runs_with_exact_counts(-1))
         if step is None:
             if ends:
                 yield f"By exact counts, {executed_instructions('bad', 'good', ends.ratio)}."
             return
-        after = counted_runs(step.candidate)
-        changes = {parent: instruction_change(counted_runs(parent), after) for parent in step.parents}
+        after = runs_with_exact_counts(step.candidate)
+        changes = {parent: instruction_change(runs_with_exact_counts(parent), after) for parent in step.parents}
         if compared := {parent: own_change for parent, own_change in changes.items() if own_change}:
             # A merge contains the changes of all its parents, so it is compared with the parent whose count is nearest.
             parent, own_change = min(compared.items(), key=lambda parent_and_change: abs(parent_and_change[1].log_rise))
@@ -241,7 +241,7 @@ class VerdictSentences:
             count_text = executed_instructions("this commit", ref, own_change.ratio)
             yield f"By exact counts, {count_text}{ALL_OF_IT if is_whole_change else between}."
 
-    def proof_sentence(self, step: Step) -> str:
+    def proven_against_sentence(self, step: Step) -> str:
         """The sentence that names the builds with which the proof compared the culprit."""
         if not step.parents:
             return "No parent of this commit could be measured, so the culprit is not proven."
@@ -307,7 +307,7 @@ class VerdictSentences:
             size = f"{effect(step.ratio, self.metric)}, {ratio(step.ratio)}"
             yield f"  {cited(self.commit_of(step.candidate))}: {size}, {chance(step.probability)} sure."
             yield from (f"  {sentence}" for sentence in self.class_effect_lines(step.effects))
-            yield from (f"    {sentence}" for sentence in self.build_changed(step))
+            yield from (f"    {sentence}" for sentence in self.build_change_sentence(step))
 
     def unsettled_lines(self, subrange: UnsettledRange) -> Iterator[str]:
         """A line about a subrange whose search is undecided, and a line for each suspect in the subrange."""

@@ -11,13 +11,13 @@ from counted import FULL, run
 from perfbisect.core.domain.facts import HostFacts, RunFacts, host_differences
 from perfbisect.core.domain.metrics import (
     METRICS,
-    background_share,
     find_metric,
     largest_client_load,
     metric_value,
+    most_delayed_background,
     role_counters,
+    share_of_required_rate,
     shown_unit,
-    worst_background,
 )
 from perfbisect.core.domain.orders import SAME, UNKNOWN, Inconclusive, Interval, NotReproduced, Reason
 from perfbisect.core.domain.settings import COUNTED, Policy
@@ -68,17 +68,17 @@ def ten_seconds(batch: float = 0.0, **roles: tuple[float, float]) -> RunFacts:
 
 
 def test_worst_background_is_the_role_furthest_behind() -> None:
-    found = worst_background([ten_seconds(query=(5000, 0), insert=(1000, 1000), delete=(900, 1000))])
+    found = most_delayed_background([ten_seconds(query=(5000, 0), insert=(1000, 1000), delete=(900, 1000))])
     assert found and (found.role, found.wanted, found.held, found.sustained) == ("delete", 100.0, 90.0, False)
 
 
 def test_background_without_a_rate_has_no_share() -> None:
     paceless = ten_seconds(query=(5000, 0), insert=(0, 0))
     assert (
-        worst_background([paceless])
-        is background_share(paceless)
+        most_delayed_background([paceless])
+        is share_of_required_rate(paceless)
         is metric_value(paceless, "background")
-        is worst_background([])
+        is most_delayed_background([])
         is None
     )
 
@@ -90,7 +90,7 @@ def test_background_is_sustained_within_one_percent_or_two_transactions() -> Non
         (10, 500, [470, 500], True), (10, 500, [470, 480], False), (10, 500, [480, 480, 480], True),
         (10, 10_000, [9_900], True), (10, 10_000, [9_890], False),
     ):  # fmt: skip
-        found = worst_background([ten_seconds(batch, insert=(done, due)) for done in runs])
+        found = most_delayed_background([ten_seconds(batch, insert=(done, due)) for done in runs])
         assert found and found.sustained is sustained
 
 
@@ -98,8 +98,8 @@ def test_background_is_sustained_within_one_percent_or_two_transactions() -> Non
 def test_background_of_several_runs_is_summed(runs: list[tuple[float, int]]) -> None:
     """The share is that of all due operations of all runs."""
     facts = [ten_seconds(insert=(share * due, due)) for share, due in runs]
-    assert [background_share(each) for each in facts] == pytest.approx([share for share, _ in runs])
-    found, due = worst_background(facts), sum(due for _, due in runs)
+    assert [share_of_required_rate(each) for each in facts] == pytest.approx([share for share, _ in runs])
+    found, due = most_delayed_background(facts), sum(due for _, due in runs)
     assert found and found.held / found.wanted == pytest.approx(sum(share * due for share, due in runs) / due)
 
 

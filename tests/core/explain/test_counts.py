@@ -14,17 +14,17 @@ from counted import profile, run
 from perfbisect.core.domain.events import ChangedFunctions, Profiled
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
 from perfbisect.core.explain.explanation import NO_RUNS, explanation, is_mostly_by_more_calls
-from perfbisect.core.explain.profiles import MAX_CALL_PAIRS, chain_frames, stacks_and_calls
+from perfbisect.core.explain.profiles import MAX_CALL_PAIRS, chain_frames, subtract_short_execution
 from perfbisect.wording.functions import location_and_behaviour
 
 
 def test_counts_of_the_short_execution_are_subtracted() -> None:
     """executions.txt has the output of a host for a short execution and for a longer execution."""
     short, long = (each.splitlines() for each in Path(__file__).with_name("executions.txt").read_text().split("\n\n"))
-    stacks, calls = stacks_and_calls(short, long)
+    stacks, calls = subtract_short_execution(short, long)
     assert stacks == {"bench;hash (bench)": 500, "bench;hash (bench);mix (bench)": 30, "bench;[libm.so.6]": 2}
     assert calls == {"main (bench);hash (bench)": 10}
-    whole, all_calls = stacks_and_calls([], long)
+    whole, all_calls = subtract_short_execution([], long)
     assert whole["bench;main (bench)"] == 90
     assert all_calls["[unknown];start (bench)"] == 1
 
@@ -38,13 +38,13 @@ LINE = st.one_of(
 
 @given(short=st.lists(LINE), long=st.lists(LINE))
 def test_any_output_of_a_host_is_read_without_error(short: Sequence[str], long: Sequence[str]) -> None:
-    stacks, calls = stacks_and_calls(short, long)
+    stacks, calls = subtract_short_execution(short, long)
     assert all(cost > 0 and "\n" not in text for text, cost in stacks.items())
     assert all(number > 0 and text.count(";") == 1 for text, number in calls.items())
 
 
 def test_number_of_call_pairs_is_bounded() -> None:
-    _, calls = stacks_and_calls(
+    _, calls = subtract_short_execution(
         [], (f"{number}\tcalls\tf{number} (/b)\tg (/b)" for number in range(1, MAX_CALL_PAIRS + 9))
     )
     assert (len(calls), min(calls.values())) == (MAX_CALL_PAIRS, 9)

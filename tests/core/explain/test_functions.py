@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from counted import PERIOD, profile
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
 from perfbisect.core.explain.calls import locate_difference
-from perfbisect.core.explain.evidence import NOISE_ERRORS, OTHER_FUNCTIONS, FunctionRow, share_error, total_difference
+from perfbisect.core.explain.evidence import (
+    NOISE_ERRORS,
+    OTHER_FUNCTIONS,
+    FunctionRow,
+    difference_and_error,
+    share_error,
+)
 from perfbisect.core.explain.functions import MAX_ROWS, function_rows, off_cpu_rows
-from perfbisect.core.explain.profiles import comparable_profiles, functions_in
+from perfbisect.core.explain.profiles import comparable_profiles, non_system_functions
 
 Samples = Mapping[tuple[str, ...], int]
 
@@ -161,7 +167,7 @@ def test_row_of_all_other_functions_completes_the_sum() -> None:
 
 def test_error_of_a_share_is_zero_for_the_whole_difference() -> None:
     rows = [*joined(HOT, {**HOT, ("main", "scan", "search"): 1500, ("main", "insert"): 900}).values()]
-    total, spread = total_difference(rows)
+    total, spread = difference_and_error(rows)
     assert total == pytest.approx(800 * PERIOD / 1000)
     assert 0 < share_error(rows[:1], rows) < spread / total
     assert share_error(rows, rows) == pytest.approx(0.0, abs=1e-9), "the whole is all of it"
@@ -191,7 +197,7 @@ def test_placeholder_for_unknown_callers_is_no_caller() -> None:
 def test_function_that_only_wait_profiles_contain_is_not_inlined() -> None:
     """Nor is a function that only profiles on CPU contain inlined into a function that waits."""
     waits = [replace(profile(commit, {("main", "scan", "less"): 9}), off_cpu=True) for commit in "pc"]
-    seen = functions_in([profile("p", HOT), *waits])
+    seen = non_system_functions([profile("p", HOT), *waits])
     change = changes("less", callers={"less": ("search", "scan")})
     slower = profile("c", {**HOT, ("main", "scan", "search"): 1500})
     other = changes("search", callers={"search": ("less",)})
@@ -208,7 +214,7 @@ def test_functions_of_libc_and_the_kernel_are_not_marked_as_changed() -> None:
     rows = function_rows(([profile("p", before)], [profile("c", after)]), changes("copy"))
     assert {row.binary for row in rows if row.function == "copy" and row.changed} == {"engine"}
     assert [row.below_changed for row in rows if row.function == "copy" and row.binary == "[kernel]"] == ["copy"]
-    assert functions_in([profile("p", {("main", "copy@libc.so.6"): 1})]) == {"main"}
+    assert non_system_functions([profile("p", {("main", "copy@libc.so.6"): 1})]) == {"main"}
 
 
 def test_interrupted_thread_does_not_count_as_waiting() -> None:
@@ -265,7 +271,7 @@ def simulated(seed: int, kind: str) -> str:
     old = {i: f"f{i}" for i in paths}
     both = drawn("p", costs, old), drawn("c", after, names)
     renamed = [name for i, name in names.items() if name != old[i]]
-    change, seen = changes(old[f], *renamed, *(old[i] for i in leaves[:1])), functions_in(chain(*both))
+    change, seen = changes(old[f], *renamed, *(old[i] for i in leaves[:1])), non_system_functions(chain(*both))
     place = locate_difference(both, function_rows(both, change, seen), change, seen)
     if place is None or place.top is None:
         return "none"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced
-from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import ChangeDirection, Policy, PriorKnowledge
 from perfbisect.core.inference.noise_model import weigh_readings
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import arrange_observations
@@ -249,13 +249,16 @@ STEP = {0: 0.0, 4: 0.0, 5: -0.2, 10: -0.2}
 NOTHING = dict.fromkeys(STEP, 0.0)
 
 
-@pytest.mark.parametrize("rules", [(Direction.DROP, None), (Direction.ANY, 0.05)])
+@pytest.mark.parametrize("rules", [(ChangeDirection.DROP, None), (ChangeDirection.ANY, 0.05)])
 @pytest.mark.parametrize(("level", "classes", "scale"), [
     (STEP, (), (1.0,)), (NOTHING, (), (1.0,)), (STEP, (), (1.0, 1.0)),
     (STEP, ("a", "b"), (1.0, 0.5)), (STEP, ("a", "b"), (0.0, 1.0)), (NOTHING, ("a", "b"), (1.0, 1.0)),
 ])  # fmt: skip
 def test_effect_in_a_decision_equals_the_ratio_in_the_table_of_builds(
-    level: dict[int, float], classes: tuple[str, ...], scale: tuple[float, ...], rules: tuple[Direction, float | None]
+    level: dict[int, float],
+    classes: tuple[str, ...],
+    scale: tuple[float, ...],
+    rules: tuple[ChangeDirection, float | None],
 ) -> None:
     observations = readings(TURNS, level, scale)
     prior = PriorKnowledge(noise=rules[1], host_classes=classes)

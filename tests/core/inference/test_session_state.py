@@ -88,7 +88,7 @@ def test_facts_of_a_commit_contain_its_builds_and_runs() -> None:
     commit = Commit(SHAS[1], "2023-01-01", "A", "Subject")
     row = after(BuildStarted(1, commit), built(1), built(1, reused=True), ran(1)).facts_of(SHAS[1])
     assert (row.commit, len(row.builds), len(row.new_builds), row.reused) == (commit, 2, 1, True)
-    assert (row.build_seconds, row.hit_rate, [run.qps for run in row.runs]) == (5.0, 0.75, [100.0])
+    assert (row.build_seconds, row.ccache_hit_rate, [run.qps for run in row.runs]) == (5.0, 0.75, [100.0])
     assert SessionState().facts_of("x").commit == Commit("x")
 
 

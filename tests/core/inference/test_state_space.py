@@ -100,7 +100,7 @@ def test_probabilities_sum_to_one_and_drift_is_detected() -> None:
     seen = [Reading(i % 2 * 10, values[i], float(i), i) for i in range(80)]
     levels = estimate(arrange_observations(seen, Policy(), 10), np.ones(80))
     assert levels.probability.sum() == pytest.approx(1) and levels.probability @ (levels.drift > 0) > 0.99
-    assert np.sqrt(levels.variance.min()) < 0.012  # the noise that is left once the drift is known
+    assert np.sqrt(levels.noise_variance.min()) < 0.012  # the noise that is left once the drift is known
 
 
 def test_constant_difference_of_hosts_does_not_bias_levels() -> None:

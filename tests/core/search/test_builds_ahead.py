@@ -12,7 +12,7 @@ from perfbisect.core.domain.orders import BuildInProgress, Decision, Fleet, Meas
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.build_orders import RangeParts
+from perfbisect.core.search.build_orders import PartsBetweenBuilds
 from perfbisect.core.search.situation import Situation
 from perfbisect.hunt import loop
 from perfbisect.simulate.host_model import HostModel
@@ -197,7 +197,7 @@ def test_cuts_of_any_history_are_about_even(count: int, seed: int) -> None:
     reach = ancestry_of(graph)
     probability = graph.weight / graph.weight.sum()
     cuts = list(
-        RangeParts(reach, probability, ()).cut(count, np.ones(graph.size), lambda some: np.ones(len(some)), 0.0)
+        PartsBetweenBuilds(reach, probability, ()).cut(count, np.ones(graph.size), lambda some: np.ones(len(some)), 0.0)
     )
     assert len({cut.candidate for cut in cuts}) == count
     pattern = np.zeros(graph.size, np.int64)
@@ -227,7 +227,7 @@ def test_hunt_continues_from_its_log_after_running_builds_are_lost(share: float)
     for seen in known:
         if isinstance(seen, Built) and seen.build_host is not None:
             left.build(seen.candidate, world_host_number(seen.build_host))
-            left.add_shared_build(seen.candidate)
+            left.add_build_for_all_hosts(seen.candidate)
         elif isinstance(seen, Reading):
             left.run(seen.candidate)
     log = MemoryLog(known)

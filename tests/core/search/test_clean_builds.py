@@ -9,7 +9,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Measure, NotReproduced, PlannedRuns, Purpose
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.clean_builds import is_contradicted, with_clean_builds, without_incremental
+from perfbisect.core.search.clean_builds import is_misled_by_incremental, with_clean_builds, without_incremental
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.hunt import simulate_hunt
@@ -57,11 +57,12 @@ def test_verdict_without_a_culprit_needs_clean_builds_only() -> None:
     now = at({0: FAST, 8: FAST})
     ended = decide(now)
     assert isinstance(ended.order, NotReproduced)
-    assert not is_contradicted(ended, now), "only clean builds have been seen"
+    assert not is_misled_by_incremental(ended, now), "only clean builds have been seen"
     stale = [*now.observations, Built(4, 60.0, same_as=0, incremental=True)]
-    assert is_contradicted(ended, replace(now, observations=stale))
-    assert not is_contradicted(ended, replace(now, observations=stale, clean=True))
-    assert not is_contradicted(ended, replace(now, observations=[*stale[:-1], Built(4, 60.0, incremental=True)]))
+    assert is_misled_by_incremental(ended, replace(now, observations=stale))
+    assert not is_misled_by_incremental(ended, replace(now, observations=stale, clean=True))
+    unlike = [*stale[:-1], Built(4, 60.0, incremental=True)]
+    assert not is_misled_by_incremental(ended, replace(now, observations=unlike))
 
 
 def test_culprit_that_clean_builds_contradict_restarts_the_search() -> None:

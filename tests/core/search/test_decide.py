@@ -25,9 +25,9 @@ from perfbisect.core.domain.orders import (
     Several,
     Verdict,
 )
-from perfbisect.core.domain.settings import COUNTED, Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import COUNTED, ChangeDirection, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import MAX_PROBABILITY, min_log_change
-from perfbisect.core.inference.ancestry import separate_hypotheses
+from perfbisect.core.inference.ancestry import distinguishable_hypotheses
 from perfbisect.core.inference.noise_model import weigh_readings
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.posterior import posterior_of
@@ -102,7 +102,7 @@ def test_classes_of_candidates_do_not_change_the_posterior(state) -> None:
     """The posterior is the same as if every candidate were a class of its own."""
     graph, seen = state
     record = arrange_observations(seen, POLICY, graph.size - 1)
-    groups = separate_hypotheses(graph, record)
+    groups = distinguishable_hypotheses(graph, record)
     levels = levels_for_search(fit_levels(record, weigh_readings(record, 0, graph.size - 1).weight))
     quick = groups.candidate_probabilities(posterior_of(levels, groups, 0.3).culprit)
     possible = np.flatnonzero(groups.weight)
@@ -239,8 +239,8 @@ def test_exact_counts_take_one_run_of_each_build_and_one_for_the_proof(noise: fl
 
 
 @settings(max_examples=25, deadline=None)
-@given(SEEDS, NOISES, st.sampled_from(list(Direction)))
-def test_no_culprit_is_named_if_all_steps_are_small(seed: int, noise: float, direction: Direction) -> None:
+@given(SEEDS, NOISES, st.sampled_from(list(ChangeDirection)))
+def test_no_culprit_is_named_if_all_steps_are_small(seed: int, noise: float, direction: ChangeDirection) -> None:
     """The ends may be equal, or differ by a sum of steps of which each is too small to be named."""
     world = Planted(LINE, changes="nothing", neutral=(0.3, 1e-4), habits=counting(noise)).world(seed)
     verdict = simulate_hunt(world, Policy(min_effect=0.001, direction=direction), EXACT).verdict
@@ -267,7 +267,7 @@ def test_exact_counts_have_their_own_smallest_change() -> None:
     usual = Policy(min_counted=COUNTED)
     assert found(counted(0.012, 1e-6, usual)).candidate == 120
     small = counted(0.001, 1e-6, usual)
-    assert isinstance(small, NotReproduced) and small.least == COUNTED and small.direction is Direction.DROP
+    assert isinstance(small, NotReproduced) and small.least == COUNTED and small.direction is ChangeDirection.DROP
     assert isinstance(counted(0.012, 1e-6, Policy()), NotReproduced)
 
 
@@ -335,8 +335,9 @@ def test_budgets_bound_the_predicted_builds_and_runs() -> None:
 
 
 @pytest.mark.parametrize(("way", "typed", "size"), [
-    (Direction.DROP, True, 0.75), (Direction.RISE, True, 1.25), (Direction.ANY, True, 1.25), (Direction.RISE, False, 1 / 0.75)
+    (ChangeDirection.DROP, True, 0.75), (ChangeDirection.RISE, True, 1.25), (ChangeDirection.ANY, True, 1.25),
+    (ChangeDirection.RISE, False, 1 / 0.75),
 ])  # fmt: skip
-def test_requested_effect_has_the_meaning_of_a_printed_effect(way: Direction, typed: bool, size: float) -> None:
+def test_requested_effect_has_the_meaning_of_a_printed_effect(way: ChangeDirection, typed: bool, size: float) -> None:
     """25 % is a drop from 4 to 3, or a rise from 4 to 5."""
     assert min_log_change(Policy(direction=way, min_effect=0.25, typed=typed)) == pytest.approx(abs(math.log(size)))

@@ -29,7 +29,7 @@ from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.host_model import HostModel
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import Scenario, random_merging_graph
-from perfbisect.simulate.tally import Judgement, judge_verdict, names_culprit
+from perfbisect.simulate.tally import Judgement, judge_verdict, names_a_culprit
 from perfbisect.simulate.world import World
 from simulated_worlds import decide, moments
 
@@ -250,7 +250,7 @@ def test_groups_need_few_builds_and_name_the_right_culprits() -> None:
             together += outcome.builds
             for verdict, world in zip(outcome.verdicts, group, strict=True):
                 assert judge_verdict(verdict, world) is Judgement.RIGHT
-                assert names_culprit(verdict) is bool(world.right_culprits)
+                assert names_a_culprit(verdict) is bool(world.right_culprits)
             assert all(
                 judge_verdict(each, world) is Judgement.RIGHT for each, world in zip(verdicts, alone, strict=True)
             )

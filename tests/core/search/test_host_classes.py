@@ -134,7 +134,7 @@ def test_search_for_all_changes_finds_changes_of_single_host_classes() -> None:
     assert isinstance(verdict, Several)
     for step in verdict.steps:
         for effect in step.effects:
-            drop = (x86, arm)[TWO.classes.index(effect.host_class)].get(step.candidate, 0.0)
+            drop = (x86, arm)[TWO.host_class_names.index(effect.host_class)].get(step.candidate, 0.0)
             assert effect.ends or np.log(effect.ratio.middle) == pytest.approx(drop, abs=0.02)
 
 
@@ -174,7 +174,7 @@ def test_budget_includes_the_current_orders_of_other_hosts() -> None:
     other = Measure((PlannedRuns(50, 3), PlannedRuns(0, 2)), Purpose.SEARCH, 1)
     fleet, lost = Fleet((other,), (2,)), Fleet(gone=(2,))
     order = Measure((PlannedRuns(25, 4),), Purpose.SEARCH)
-    assert Budget(record, Policy(max_runs=9), fleet).within(order).plan == (PlannedRuns(25, 2),)
+    assert Budget(record, Policy(max_runs=9), fleet).limit_runs(order).plan == (PlannedRuns(25, 2),)
     cases = (8, fleet), (7, fleet), (7, lost)
     spent = [Budget(record, Policy(max_runs=most), hosts).reached_limit for most, hosts in cases]
     assert spent == [None, Reason.RUNS_SPENT, None]

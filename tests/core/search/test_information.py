@@ -19,11 +19,17 @@ from perfbisect.core.inference.ancestry import (
     Hypotheses,
     ancestry_of,
     bound_weight,
-    separate_hypotheses,
+    distinguishable_hypotheses,
     with_suspected_weights,
 )
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.inference.posterior import Posterior, Prediction, Separation, posterior_of, predict_levels
+from perfbisect.core.inference.posterior import (
+    HypothesisSeparation,
+    Posterior,
+    PredictedLevels,
+    posterior_of,
+    predict_levels,
+)
 from perfbisect.core.inference.record import arrange_observations
 from perfbisect.core.inference.state_space import Levels, fit_levels, levels_for_search
 from perfbisect.core.search.build_forecast import build_cost, chance_to_build
@@ -66,7 +72,7 @@ def seen_of(levels: dict[int, float], runs: int = 6, noise: float = 0.004) -> li
 def believed(seen: list[Observation], bad: int = BAD, drop: float = DROP) -> tuple[Levels, Hypotheses, Posterior]:
     record = arrange_observations(seen, Policy(), bad)
     levels = levels_for_search(fit_levels(record, np.ones(len(record.value))))
-    groups = separate_hypotheses(Graph.straight_history(bad), record)
+    groups = distinguishable_hypotheses(Graph.straight_history(bad), record)
     return levels, groups, posterior_of(levels, groups, drop, 0.004)
 
 
@@ -86,11 +92,11 @@ def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> Non
     assert read.within[1, 2] == pytest.approx(difference + steps)
 
 
-def _read(seen: Prediction, weights: Sequence[Array]) -> Separation:
+def _read(seen: PredictedLevels, weights: Sequence[Array]) -> HypothesisSeparation:
     """The separation by readings of each candidate minus each of these combinations of levels."""
     every = [seen.separation(*(np.tile(w, (seen.candidates, 1)),) * 2, np.ones((seen.candidates, 1))) for w in weights]
     columns = (np.hstack([getattr(one, name) for one in every]) for name in ("above", "between", "within"))
-    return Separation(*columns)
+    return HypothesisSeparation(*columns)
 
 
 def test_trust_interpolates_between_two_combinations_of_levels() -> None:
@@ -234,7 +240,7 @@ def test_chance_to_build_on_a_trunk_and_on_a_branch() -> None:
 def test_ancestry_computes_heights_and_cuts_graph_into_pieces(graph: Graph) -> None:
     reach = ancestry_of(graph)
     marked = np.random.default_rng(1).choice(graph.size, 20, replace=False).tolist()
-    segment, below = reach.cut_into_pieces(marked)
+    segment, below = reach.pieces_with_parents(marked)
     height = [0] * graph.size
     for v in range(graph.size):
         parents = graph.parents_of(v)

@@ -20,7 +20,7 @@ from perfbisect.core.domain.orders import (
     Step,
     UnsettledRange,
 )
-from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import ChangeDirection, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.older_branches import branch_point_of, decide_with_older_branches
@@ -62,7 +62,7 @@ def test_branch_point_of_each_commit() -> None:
 @pytest.mark.parametrize("step", [FORKED, BRANCH, MERGED, TRUNK, SECOND, AFTER])
 def test_culprit_is_found_if_branches_began_slower_or_faster_than_good(step: int) -> None:
     rise = World(TWO, {step: 0.06}, QUIET, older_branch_changes={1: 0.05, 2: -0.04}, seed=1)
-    for outcome in (hunted(step), simulate_hunt(rise, Policy(direction=Direction.RISE))):
+    for outcome in (hunted(step), simulate_hunt(rise, Policy(direction=ChangeDirection.RISE))):
         named = found(outcome.verdict)
         assert (named.candidate, named.parents) == (step, TWO.parents_of(step))
 

@@ -14,7 +14,7 @@ from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.search.parts import CommitDiff, DiffPiece, FileDiff, Round, ordered_parts, part_rounds, singles
-from perfbisect.hunt.patches import needs_from_error, suspected_steps
+from perfbisect.hunt.patches import first_and_last_suspect, needs_from_error
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.world import HostModel, World
 
@@ -184,7 +184,7 @@ def simulated(size: int, seed: int) -> tuple[int, bool]:
         world = World(Graph.straight_history(len(asked.steps)), {slow: -0.15}, QUIET, unbuildable=broken, seed=seed)
         verdict = simulate_hunt(world, Policy()).verdict
         builds.update(asked.states[at] for at in world.build_seconds)
-        return suspected_steps(verdict)
+        return first_and_last_suspect(verdict)
 
     search = Course(made, closed(needs), lambda state: guilty in state)
     search.answer = measured  # type: ignore[method-assign]

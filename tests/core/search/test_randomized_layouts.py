@@ -25,9 +25,9 @@ from perfbisect.core.domain.orders import (
     Reason,
     Step,
 )
-from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
-from perfbisect.core.inference.instruction_counts import commits_of_step, with_count_result
-from perfbisect.core.inference.noise_model import remove_layout_modes
+from perfbisect.core.domain.settings import ChangeDirection, Policy, PriorKnowledge
+from perfbisect.core.inference.instruction_counts import step_commit_and_parents, with_count_result
+from perfbisect.core.inference.noise_model import correct_to_fast_mode
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import Record, arrange_observations
 from perfbisect.core.search.randomized_layouts import FEWEST
@@ -68,7 +68,7 @@ def test_verdict_is_code_placement_if_builds_are_linked_again() -> None:
 def test_change_is_found_despite_commits_that_move_code(moved: frozenset[int], change: float, hosts: int) -> None:
     world = World(LINE, {26: change}, replace(QUIET, host_spread=0.02), mode_gap=0.15, slow_modes=moved, seed=2)
     outcome = simulate_hunt(
-        world, Policy(layouts=True, direction=Direction.ANY if change > 0 else Direction.DROP), hosts=hosts
+        world, Policy(layouts=True, direction=ChangeDirection.ANY if change > 0 else ChangeDirection.DROP), hosts=hosts
     )
     step, linked = found(outcome.verdict), fresh(outcome.observations)
     assert step.candidate == 26 and step.layouts
@@ -183,7 +183,7 @@ def test_readings_of_both_modes_are_brought_to_one_level(seed: int, gap: float, 
     rng = np.random.default_rng(seed)
     values = {0: drawn(rng, unit, 8, gap), BAD: drawn(rng, unit + change, 8, gap)}
     seen = record(values)
-    raised, trust = remove_layout_modes(seen, 0, BAD)
+    raised, trust = correct_to_fast_mode(seen, 0, BAD)
     certain = trust > 0.5
     assert certain.mean() > 0.8
     for build, level in ((0, unit), (BAD, unit + change)):
@@ -197,7 +197,7 @@ def test_broad_distribution_is_rarely_mistaken_for_two_modes(spread: float, chan
     rng, changed = np.random.default_rng(0), 0
     for _ in range(20):
         seen = record({0: drawn(rng, 2.0, runs, 0.0, spread), BAD: drawn(rng, 2.0 + change, runs, 0.0, spread)})
-        changed += bool((remove_layout_modes(seen, 0, BAD)[0].value != seen.value).any())
+        changed += bool((correct_to_fast_mode(seen, 0, BAD)[0].value != seen.value).any())
     assert changed <= 1
 
 
@@ -205,7 +205,7 @@ def test_mode_of_a_single_reading_is_inferred_from_the_ends() -> None:
     rng = np.random.default_rng(1)
     ends = {0: drawn(rng, 0.0, 10, 0.15), BAD: drawn(rng, -0.05, 10, 0.15)}
     for value, fast in ((0.0, 0.0), (-0.05, -0.05), (-0.15, 0.0), (-0.2, -0.05)):
-        raised, trust = remove_layout_modes(seen := record({**ends, 4: [value]}), 0, BAD)
+        raised, trust = correct_to_fast_mode(seen := record({**ends, 4: [value]}), 0, BAD)
         [at] = seen.reading_positions(4)
         assert raised.value[at] == pytest.approx(fast, abs=0.02) and trust[at] > 0.9
 
@@ -213,14 +213,14 @@ def test_mode_of_a_single_reading_is_inferred_from_the_ends() -> None:
 def test_reading_that_fits_both_modes_hardly_counts() -> None:
     rng = np.random.default_rng(1)
     ends = {0: drawn(rng, 0.0, 20, 0.1), BAD: drawn(rng, -0.1, 20, 0.1)}
-    _, trust = remove_layout_modes(seen := record({**ends, 4: [-0.1]}), 0, BAD)
+    _, trust = correct_to_fast_mode(seen := record({**ends, 4: [-0.1]}), 0, BAD)
     assert trust[seen.reading_positions(4)[0]] < 0.1
     assert trust[seen.reading_positions(0)].min() > 0.5
 
 
 def test_few_readings_show_no_modes() -> None:
     for runs in (1, 2, 3):
-        raised, trust = remove_layout_modes(seen := record({0: [0.0, -0.15, 0.0][:runs], BAD: [0.0, -0.15]}), 0, BAD)
+        raised, trust = correct_to_fast_mode(seen := record({0: [0.0, -0.15, 0.0][:runs], BAD: [0.0, -0.15]}), 0, BAD)
         assert (raised.value == seen.value).all() and (trust == 1).all()
 
 
@@ -254,8 +254,8 @@ def test_instruction_counts_are_compared_with_all_parents() -> None:
     ):
         found = with_count_result(PLACEMENT, COMMITS, log)
         assert isinstance(found, CodePlacement) and found.same_counts is same
-    assert commits_of_step(MERGE, COMMITS, []) == ("merge", "side", "main")
-    one_of_equal_binaries = commits_of_step(MERGE, COMMITS, [*one_binary, made("main", "a")])
+    assert step_commit_and_parents(MERGE, COMMITS, []) == ("merge", "side", "main")
+    one_of_equal_binaries = step_commit_and_parents(MERGE, COMMITS, [*one_binary, made("main", "a")])
     assert one_of_equal_binaries == ("merge", "good")
 
 

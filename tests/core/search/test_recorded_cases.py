@@ -18,7 +18,7 @@ import pytest
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Measure, NotReproduced, Verdict
-from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import ChangeDirection, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from simulated_worlds import decide
 
@@ -108,15 +108,15 @@ def test_borderline_change_is_inside_the_interval_of_either_verdict() -> None:
     assert not_found.detectable > BORDERLINE - 1, "the verdict says that so small a change can be missed"
 
 
-@pytest.mark.parametrize("direction", Direction)
-def test_no_earlier_decision_names_a_wrong_culprit(name: str, direction: Direction) -> None:
+@pytest.mark.parametrize("direction", ChangeDirection)
+def test_no_earlier_decision_names_a_wrong_culprit(name: str, direction: ChangeDirection) -> None:
     """Each decision of the hunt is checked for each direction."""
     record = read(name)
     for count in record.decided_after:
         order = record.order(count, direction=direction)
         if isinstance(order, Found):
             rise = order.step.ratio.middle > 1
-            assert name != "sorted-groups" and rise == (record.policy.direction is Direction.RISE)
+            assert name != "sorted-groups" and rise == (record.policy.direction is ChangeDirection.RISE)
 
 
 def test_drop_above_the_detectable_size_is_not_missed() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, PlannedRuns, Purpose, Reason
-from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import ChangeDirection, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.simulate.hunt import HuntResult, simulate_hunt
 from perfbisect.simulate.world import HostModel, World
@@ -183,7 +183,7 @@ def test_stopped_runs_bound_latency_from_below() -> None:
     graph = Graph.straight_history(3)
     seen: list[Observation] = [Reading(0, 0.01 * (run % 2), run, run) for run in range(4)]
     seen += [Reading(3, math.log(5), 4.0 + run, 4 + run, bound=1) for run in range(3)]
-    decision = decide(graph, seen, Policy(direction=Direction.RISE, slow_after=5.0))
+    decision = decide(graph, seen, Policy(direction=ChangeDirection.RISE, slow_after=5.0))
     assert isinstance(decision.order, Measure) and decision.order.purpose is Purpose.SEARCH
     assert decision.belief.effect.only_known_side == 1 and 4 < decision.belief.effect.low < 5
 

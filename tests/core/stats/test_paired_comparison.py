@@ -13,7 +13,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.facts import SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.trials import remaining_rounds, visiting_order, visits_of_round
+from perfbisect.core.domain.trials import remaining_rounds, visiting_order, visits_of_each_round
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import (
     Ratio,
@@ -181,9 +181,9 @@ def test_round_is_complete_without_failed_builds() -> None:
     assert remaining_rounds(made) == range(2, 5), "a run is missing without a failure"
     made.skips.append(skip(1, 1))
     assert remaining_rounds(made) == range(2, 4)
-    assert visits_of_round(made) == [pair for pair in every if pair != (1, 1)]
+    assert visits_of_each_round(made) == [pair for pair in every if pair != (1, 1)]
     made.skips.append(skip(1, 0))
-    assert visits_of_round(made) == [(0, 0), (0, 1), (0, 2)]
+    assert visits_of_each_round(made) == [(0, 0), (0, 1), (0, 2)]
     made.runs.append(ran(2, 0, 1))
     assert remaining_rounds(made) == range(3, 5), "the third round was interrupted"
 

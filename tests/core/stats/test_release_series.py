@@ -13,15 +13,15 @@ from perfbisect.core.stats.release_series import (
     RATE,
     SpeedLine,
     find_steps,
-    fit_levels,
     line_of_readings,
     makes_worse,
+    release_levels_and_error,
     scatter_of_levels,
     speed_line,
     speed_lines,
     suggested_hunts,
 )
-from perfbisect.core.stats.watched_branch import BLOCK, ROUNDS, BranchLine, line_with_jumps, tips_to_measure_again
+from perfbisect.core.stats.watched_branch import BLOCK, ROUNDS, BranchLevels, line_with_jumps, tips_to_measure_again
 from sample_hunt import series
 
 
@@ -46,10 +46,10 @@ def test_levels_exclude_drift_and_a_step_may_span_a_gap() -> None:
 
 
 def test_the_error_of_a_level_needs_two_rounds() -> None:
-    assert fit_levels({0: {0: 1.0}, 1: {0: 2.0}}) == ({0: 1.0, 1: 2.0}, None)
-    assert fit_levels({}) == ({}, None)
+    assert release_levels_and_error({0: {0: 1.0}, 1: {0: 2.0}}) == ({0: 1.0, 1: 2.0}, None)
+    assert release_levels_and_error({}) == ({}, None)
     exact = {release: {number: 0.1 * release + 5 * number for number in range(3)} for release in range(4)}
-    level, error = fit_levels(exact)
+    level, error = release_levels_and_error(exact)
     assert error == pytest.approx(0, abs=1e-9)
     assert level[3] - level[1] == pytest.approx(0.2)
 
@@ -62,7 +62,7 @@ def test_steps_at_one_place_share_a_hunt_and_worse_changes_come_first() -> None:
         (15, 16, True, ("point-query",)),
         (11, 12, False, ("scan",)),
     ]
-    assert found[0].least == pytest.approx(0.1, abs=0.02)
+    assert found[0].smallest_change == pytest.approx(0.1, abs=0.02)
     [step] = speed_lines(series({"scan": ((5, -0.1),)}))[0].steps
     assert makes_worse(step, "qps") and not makes_worse(step, "cpu/o"), "a rise is worse if the metric is a cost"
 
@@ -210,7 +210,7 @@ def line_after(levels: list[float], noise: float = 0.005, seed: int = 1) -> Spee
 
 
 def drops(line: SpeedLine, *searched: tuple[int, int]) -> list[tuple[int, int]]:
-    found = BranchLine((), (line,)).drop_ranges("qps", 0.02, [(0, *ends) for ends in searched])
+    found = BranchLevels((), (line,)).drop_ranges("qps", 0.02, [(0, *ends) for ends in searched])
     return [(each.first, each.last) for each in found]
 
 
@@ -232,7 +232,7 @@ def test_levels_after_many_nights_are_near_the_true_levels() -> None:
     visits, chance = Visits(), random.Random(3)
     for _ in levels:
         night(visits, levels, chance)
-    found, error = fit_levels(visits)
+    found, error = release_levels_and_error(visits)
     assert error == pytest.approx(0.005 / math.sqrt(5), rel=0.2)
     rest = [found[tip] - found[0] - levels[tip] + levels[0] for tip in found]
     assert max(map(abs, rest)) < 0.015

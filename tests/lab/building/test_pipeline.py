@@ -11,7 +11,7 @@ from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.lab.building import build_store
-from perfbisect.lab.building.log_parser import Stopwatch
+from perfbisect.lab.building.log_parser import PhaseStopwatch
 from perfbisect.lab.building.pipeline import build_commit, build_key_of_commit
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from program import executable
@@ -66,7 +66,7 @@ def test_build_of_a_later_commit_compiles_only_changed_files(place: Yard) -> Non
     first = place.build({})
     steps, built = finish(build_commit(place.context(), place.git.commit({"one.c": TWO})))
     second = built.facts
-    assert (first.cache_hits, first.cache_misses, first.hit_rate) == (0, 3, 0.0)
+    assert (first.cache_hits, first.cache_misses, first.ccache_hit_rate) == (0, 3, 0.0)
     assert (second.cache_hits, second.cache_misses) == (2, 1)
     assert first.binary != second.binary
     assert [step.stage for step in steps] == ["checkout", *["compile"] * 4, "install"]
@@ -101,7 +101,8 @@ def test_equal_trees_are_one_build_and_equal_code_is_one_binary(place: Yard) -> 
     first, ignored, comment = (
         place.build(files) for files in ({}, {"test/big.c": "changed"}, {"one.c": f"{FILES['one.c']}// said clearly\n"})
     )
-    assert (ignored.reused, ignored.key, ignored.binary, ignored.hit_rate) == (True, first.key, first.binary, None)
+    assert (ignored.reused, ignored.key, ignored.binary) == (True, first.key, first.binary)
+    assert ignored.ccache_hit_rate is None
     assert (comment.reused, comment.key != first.key, comment.binary) == (False, True, first.binary)
 
 
@@ -142,7 +143,7 @@ def test_build_records_the_seconds_of_its_phases(place: Yard) -> None:
 
 def test_seconds_of_a_phase_exclude_nested_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", iter([0.0, 3.0, 5.0, 9.0, 10.0, 10.5]).__next__)
-    clock = Stopwatch()
+    clock = PhaseStopwatch()
     with clock.measure_phase("checkout"), clock.measure_phase("patch"):
         pass
     with clock.measure_phase("checkout"):

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from perfbisect.core.domain.facts import remote_hit_rate
+from perfbisect.core.domain.facts import remote_share_of_hits
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.building.toolchain import (
     EVENTS,
@@ -20,7 +20,7 @@ from perfbisect.lab.building.toolchain import (
     toolchain,
 )
 from perfbisect.recipes.builder import Build, Builder, Variant
-from perfbisect.wording.quantities import cache_share
+from perfbisect.wording.quantities import cache_share_text
 from program import executable
 from sharing import Yard, key_of_build, object_server, tiny
 
@@ -53,7 +53,7 @@ def test_second_host_gets_objects_from_the_remote_store(store: str, tmp_path: Pa
     settings.write_text("compression_level = 3\n")
     found = [yard.obtain(name, None, sha, remote=store)[0].facts for name in ("one", "two")]
     assert [(each.cache_hits, each.cache_misses, each.remote_hits) for each in found] == [(0, 2, 0), (2, 0, 2)]
-    assert [cache_share(each.hit_rate, remote_hit_rate([each])) for each in found] == [
+    assert [cache_share_text(each.ccache_hit_rate, remote_share_of_hits([each])) for each in found] == [
         "0 % of compilations from ccache",
         "100 % of compilations from ccache, 100 % of these from its remote store",
     ]

@@ -19,7 +19,7 @@ from perfbisect.host.facts import Fact, FactAnswers, free_bytes_fact
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import hold_lock
 from perfbisect.host.protocol import Host
-from perfbisect.hunt.session_hosts import can_build_ahead
+from perfbisect.hunt.session_hosts import have_common_build_hosts
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import why_cache_unfit
 from perfbisect.lab.checks import CheckRequest, Finding, Severity, machine, preflight
@@ -27,7 +27,7 @@ from perfbisect.lab.checks.all_hosts import DIFFERENCES, DISTRIBUTION, BuildHost
 from perfbisect.lab.checks.preflight import compiler_cache_findings, shared_build_findings
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.wording.trials import pairs_sentence
+from perfbisect.wording.trials import paired_noise_sentences
 from program import executable
 from sharing import object_server
 
@@ -137,7 +137,7 @@ def test_lock_jobs_and_ports_of_other_sessions_are_found(host: LocalHost) -> Non
         [taken] = machine.lock_and_leftover_findings(alone)
         assert taken.level is WARNING
         assert "a hunt of somebody else" in taken.text
-        assert not [*machine.pairing_findings(alone)], "nothing is measured beside a hunt"
+        assert not [*machine.pairing_noise_findings(alone)], "nothing is measured beside a hunt"
     listening = inspection_of(host, (facts.LISTENING_PORTS, "  0: 0100007F:5B0A 00000000:0000 0A\n"))
     assert "port 23306" in [finding.text for finding in machine.lock_and_leftover_findings(listening)][-1]
 
@@ -145,7 +145,7 @@ def test_lock_jobs_and_ports_of_other_sessions_are_found(host: LocalHost) -> Non
 @pytest.mark.tools
 def test_slow_or_wrong_clock_is_found(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     def check(*told: tuple[Fact[object], str], level: Severity = WARNING, text: str = "") -> None:
-        found = list(machine.clock_findings(inspection_of(host, *told)))
+        found = list(machine.system_clock_findings(inspection_of(host, *told)))
         assert [(each.level, text in each.text) for each in found] == [(level, True)] * bool(text)
 
     check((facts.CLOCK_SOURCE, "tsc\n"))
@@ -171,7 +171,7 @@ def noted(found: Iterable[Finding], level: Severity, text: str) -> None:
 def test_gain_of_paired_runs_is_measured(far: Host) -> None:
     """The test loops run on another machine."""
     figures = r"has a standard deviation of [\d.]+ % \([\d.]+ % by CPU time\) if they run at the same time \(paired\), and of "
-    [found] = machine.pairing_findings(CheckRequest(far, HostEntry(name="far")))
+    [found] = machine.pairing_noise_findings(CheckRequest(far, HostEntry(name="far")))
     assert re.match(f"the ratio of two identical test loops {figures}", found.text)
     assert found.level is OK
 
@@ -195,7 +195,7 @@ def test_gain_of_paired_runs_is_computed_from_loop_times() -> None:
                 lines += [f"{name} {200000 * ratio ** (number % 2):.0f} {100000 * cpu ** (number % 2) * bool(cpu):.0f}"]
         found = machine.pairing_deviations("\n".join(lines))
         assert found
-        assert re.search(words, pairs_sentence("loops", *found))
+        assert re.search(words, paired_noise_sentences("loops", *found))
         assert machine.pairing_deviations("\n".join(lines[:6])) is None, "too few"
 
 
@@ -309,9 +309,9 @@ def test_build_hosts_of_a_host_are_listed() -> None:
 def test_several_build_hosts_must_be_the_same_for_all_hosts() -> None:
     several, one = entry("a", "x", "y"), entry("a", "x")
     for ahead in ([several], [one], [several, entry("b", "y", "x", "b")]):
-        assert can_build_ahead(ahead)
+        assert have_common_build_hosts(ahead)
     for alone in ([entry("a")], [entry("a"), entry("b", "a")], [one, entry("b")]):
-        assert not can_build_ahead(alone)
+        assert not have_common_build_hosts(alone)
     for other in (entry("b"), entry("b", "x"), entry("x", "y", "z")):
         with pytest.raises(UsageError, match="Several hosts build for a: x and y"):
-            can_build_ahead([several, other])
+            have_common_build_hosts([several, other])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perfbisect.core.domain.events import Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
-from perfbisect.lab.building.toolchain import NEEDED, compilers
+from perfbisect.lab.building.toolchain import NEEDED, needed_compilers
 from perfbisect.lab.checks import CheckRequest, Severity, preflight
 from perfbisect.recipes.builder import Build, Builder, Packages, Server, Variant
 from perfbisect.recipes.builder_reader import find_variant
@@ -61,7 +61,7 @@ def needed(entry: HostEntry, recipe: Builder, variant: str = "") -> set[str]:
     request = CheckRequest(LocalHost("here", PurePosixPath("nowhere")), entry, builder=recipe, variant=variant)
     return {
         *preflight.needed_programs(request),
-        *(compilers(recipe.build, find_variant(recipe, variant)) if recipe.build else []),
+        *(needed_compilers(recipe.build, find_variant(recipe, variant)) if recipe.build else []),
     }
 
 

@@ -17,7 +17,7 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, find_metric, is_exact_count, metric_value, shown_unit, shown_value
 from perfbisect.core.domain.orders import PlannedRuns
 from perfbisect.core.domain.settings import QuickCommand
-from perfbisect.core.explain.profiles import stacks_and_calls
+from perfbisect.core.explain.profiles import subtract_short_execution
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import EarlierAttempts, HostLab
@@ -152,7 +152,8 @@ def test_output_of_callgrind_is_summed_by_function(host: LocalHost, tmp_path: Pa
     (tmp_path / "bench").write_text("no binary")
     (tmp_path / "counters.1").write_text(CALLGRIND.replace("{binary}", str(tmp_path / "bench")))
     (tmp_path / "counters.2").write_text("")
-    stacks, calls = stacks_and_calls([], counting.read_counted_functions(host, PurePosixPath(tmp_path)).splitlines())
+    text = counting.read_function_counts(host, PurePosixPath(tmp_path))
+    stacks, calls = subtract_short_execution([], text.splitlines())
     walk, main = "walk(tree<int>*) (bench)", "main (bench)"
     assert stacks == {f"bench;{walk}": 75, f"bench;{main}": 1, "bench;[libc.so.6]": 77, "bench;[unknown]": 4}
     made = {pair: number for pair, number in calls.items() if number}
@@ -214,7 +215,7 @@ def test_errors_of_perf_are_distinguished() -> None:
 
 
 def rows(name: str) -> list[perf.Row]:
-    return perf.report_rows(name[:6], (OUTPUTS / name).read_text())
+    return perf.vmstat_or_iostat_rows(name[:6], (OUTPUTS / name).read_text())
 
 
 def test_rows_of_vmstat_and_iostat_are_read() -> None:
@@ -235,11 +236,12 @@ def test_only_numbers_are_read_from_files_that_a_program_may_write() -> None:
     assert perf.read_stamps("nan 1 2\n1 2 3 4\n-1 2 3\n1.5 2 3\n") == (perf.ClockStamp(1.5, 2, 3),)
     counters = parse_counters("nan,,instructions,1,1\ninf,,cycles,1,1\n-5,,branches,1,1\n7,,task-clock,1,1\n")
     assert counters == {"instructions": None, "cycles": None, "branches": None, "task-clock": 7}
-    assert perf.report_rows("vmstat", " r  b us\n 1 0 5\n nan 0 5\n inf 0 5\n 2 0 5") == [{"r": 2, "b": 0, "us": 5}]
+    report = " r  b us\n 1 0 5\n nan 0 5\n inf 0 5\n 2 0 5"
+    assert perf.vmstat_or_iostat_rows("vmstat", report) == [{"r": 2, "b": 0, "us": 5}]
     for text in FORGED:
         assert len(perf.read_stamps(text)) <= 2
         assert not parse_counters(text)
-        assert not perf.report_rows("vmstat", text) + perf.report_rows("iostat", text)
+        assert not perf.vmstat_or_iostat_rows("vmstat", text) + perf.vmstat_or_iostat_rows("iostat", text)
 
 
 def test_run_is_lost_only_by_a_signal_that_may_come_from_outside() -> None:
@@ -260,7 +262,7 @@ def test_vmstat_runs_as_long_as_the_command_and_keeps_its_status(tmp_path: Path)
     until = f"until [ $(cat {tmp_path}/vmstat | wc -l) -ge 4 ]; do sleep 0.1; done; exit 3"  # headers, since boot, 1 s
     argv = with_system_reports(["sh", "-c", until], PurePosixPath(tmp_path), "")
     assert subprocess.run(argv, check=False, timeout=60).returncode == 3
-    assert perf.report_rows("vmstat", (tmp_path / "vmstat").read_text())
+    assert perf.vmstat_or_iostat_rows("vmstat", (tmp_path / "vmstat").read_text())
     began, ended = perf.read_stamps((tmp_path / "time").read_text())
     assert began.uptime_before <= began.uptime_after <= ended.uptime_before <= ended.uptime_after
     assert ended.at - began.at >= 0.9
@@ -273,36 +275,36 @@ def run_of(commit: str, seconds: float, operations: int = 1) -> RunFacts:
 
 def test_no_run_is_stopped_without_the_option_or_a_run_of_good() -> None:
     off, slow = SlowRuns(), SlowRuns(5.0, "good")
-    off.add_finished([run_of("", 1.0)])
-    slow.add_finished([run_of("bad", 1.0)])
+    off.add_runs_of_good([run_of("", 1.0)])
+    slow.add_runs_of_good([run_of("bad", 1.0)])
     assert off.stop_seconds("bad", 0.0) is slow.stop_seconds("bad", 0.0) is None
-    slow.add_finished([run_of("good", 1.0)])
+    slow.add_runs_of_good([run_of("good", 1.0)])
     assert (slow.stop_seconds("bad", 0.0), slow.stop_seconds("good", 0.0)) == (6, None)
 
 
 @given(st.floats(1.01, 100), st.lists(st.floats(0.001, 1000), min_size=1, max_size=5), st.floats(0, 100))
 def test_stopped_run_has_taken_at_least_the_reported_time(times: float, seconds: list[float], warmup: float) -> None:
     slow = SlowRuns(times, "good")
-    slow.add_finished(run_of("good", each) for each in seconds)
+    slow.add_runs_of_good(run_of("good", each) for each in seconds)
     limit = slow.stop_seconds("bad", warmup)
     assert limit is not None
     assert limit == int(limit), "the host counts whole seconds"
-    assert limit - SLACK >= times * warmup + slow.as_stopped(run_of("bad", 0.0)).seconds - 1e-9
+    assert limit - SLACK >= times * warmup + slow.stopped_run_facts(run_of("bad", 0.0)).seconds - 1e-9
 
 
 def test_stopped_run_gives_bounds_of_qps_and_latency() -> None:
     slow = SlowRuns(5.0, "good")
-    slow.add_finished(run_of("good", seconds, 100) for seconds in (2.0, 2.2, 1.9))
-    stopped = slow.as_stopped(run_of("bad", 0.0))
+    slow.add_runs_of_good(run_of("good", seconds, 100) for seconds in (2.0, 2.2, 1.9))
+    stopped = slow.stopped_run_facts(run_of("bad", 0.0))
     assert stopped.slower_than == 5.0
     found = {name: metric_value(stopped, name) for name in ("qps", "latency", "p95", "cpu/o")}
     assert found == {"qps": pytest.approx(10.0), "latency": pytest.approx(100.0), "p95": None, "cpu/o": None}
-    slow.add_finished([replace(stopped, commit="good")])
-    assert len(slow.finished) == 3
+    slow.add_runs_of_good([replace(stopped, commit="good")])
+    assert len(slow.runs_of_good) == 3
 
 
 def test_stopped_run_gives_bounds_of_some_metrics_only() -> None:
     bounded = {("qps", True), ("qps", False), ("latency", True)}
     for name in ("qps", "latency", "p95", "rate", "cost", "cpu/o", "instructions/o", "ipc"):
         for command in (True, False) if name in ("qps", "latency") else (True,):
-            assert find_metric(name).stop_is_bound(command=command) is ((name, command) in bounded)
+            assert find_metric(name).is_bounded_by_stopped_run(command=command) is ((name, command) in bounded)

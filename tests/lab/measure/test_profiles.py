@@ -43,7 +43,7 @@ from perfbisect.lab.measure.profiles import (
     ProfileStudy,
     Sampling,
     find_sampling,
-    first_rate,
+    first_sampling_rate,
     next_rate,
     perf_record_command,
     profile_facts,
@@ -200,10 +200,13 @@ def context(**changes: object) -> RunContext:
 
 
 def test_sampling_rate_depends_on_length_and_threads() -> None:
-    long = replace(context(command=["bench"]), longest=1000.0)  # an hour of it must not fill the disk
-    assert first_rate(context(), cores=2) == OFTENEST
-    assert [first_rate(context(threads=64), cores=cores) for cores in (256, 4)] == [SAMPLES / 1280, SAMPLES / 40]
-    assert first_rate(long, cores=10) == 1
+    long = replace(context(command=["bench"]), longest_run_seconds=1000.0)  # an hour of it must not fill the disk
+    assert first_sampling_rate(context(), cores=2) == OFTENEST
+    assert [first_sampling_rate(context(threads=64), cores=cores) for cores in (256, 4)] == [
+        SAMPLES / 1280,
+        SAMPLES / 40,
+    ]
+    assert first_sampling_rate(long, cores=10) == 1
     assert [next_rate(100, samples) for samples in (SAMPLES // 2, SAMPLES * 10, SAMPLES * 1000)] == [200, 10, 1]
     assert [next_rate(1, 0), next_rate(1, 0, highest=OF_SHORT)] == [OFTENEST, OF_SHORT]
 
@@ -281,7 +284,8 @@ def test_small_copy_of_the_stack_misses_callers_of_a_large_frame(tmp_path: Path,
     found = find_sampling(host)
     if found.chains != "dwarf":
         pytest.skip("perf cannot unwind")
-    small, large = (folded_of(tmp_path, DEEP, host, replace(found, stack=size), 499) for size in (STACK, LARGEST_STACK))
+    samplings = (replace(found, stack_bytes=size) for size in (STACK, LARGEST_STACK))
+    small, large = (folded_of(tmp_path, DEEP, host, sampling, 499) for sampling in samplings)
     assert small.alone > 0.8, "the copy ends within the frame"
     assert large.alone < ALONE and callers(dict(large.stacks), "heavy") == {"around"}
 

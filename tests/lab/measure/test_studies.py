@@ -27,11 +27,11 @@ from perfbisect.lab.measure.studies import (
     SLOTS,
     SOFTWARE,
     STALLS,
-    ExactCounts,
+    FunctionCountStudy,
     PlanStudy,
     available_groups,
-    choose_groups,
-    has_statements,
+    choose_countable_groups,
+    has_query_plans,
     parse_plans,
     shortened_context,
     shortened_for_statements,
@@ -54,7 +54,7 @@ def counted(
     """The events of one turn of each build; ``events`` is the number of operations that an earlier attempt found."""
     system = Installation("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
     context = RunContext(host, HostEntry(name="here"), workload, lua.place_scripts(host, workload), perf=True)
-    study, found = ExactCounts(context, lambda: None, events, seconds), []
+    study, found = FunctionCountStudy(context, lambda: None, events, seconds), []
     for build in builds:
         found += study.run_turn(system, "", turn := Turn(build, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))
         assert turn.runs_left == 0
@@ -123,17 +123,18 @@ def test_no_group_needs_more_counters_than_processors_have() -> None:
 
 def test_groups_of_counters_are_chosen_by_trials() -> None:
     """Slots are chosen if all are counted, else stalls; but no group that would count only cycles and instructions."""
-    assert choose_groups({group: {} for group in (*PLAIN, *SLOTS, STALLS)}) == (SOFTWARE,)
+    assert choose_countable_groups({group: {} for group in (*PLAIN, *SLOTS, STALLS)}) == (SOFTWARE,)
     counted = {"cycles": 1.0, "instructions": 1.0}
-    trials = {group: counted | dict.fromkeys(group.events[2:]) for group in PLAIN}
-    assert choose_groups(trials) == choose_groups({PLAIN[0]: dict.fromkeys(PLAIN[0].events)}) == (SOFTWARE,)
+    counts = {group: counted | dict.fromkeys(group.events[2:]) for group in PLAIN}
+    assert choose_countable_groups(counts) == (SOFTWARE,)
+    assert choose_countable_groups({PLAIN[0]: dict.fromkeys(PLAIN[0].events)}) == (SOFTWARE,)
     plain = {PLAIN[0]: dict.fromkeys(PLAIN[0].events, 1.0)}
-    assert choose_groups(trials | plain) == (PLAIN[0],)
+    assert choose_countable_groups(counts | plain) == (PLAIN[0],)
     stalls = {STALLS: {**counted, "stalled-cycles-frontend": 1.0, "stalled-cycles-backend": None}}
     every = dict.fromkeys(SLOTS[1].events, 1.0)
-    assert choose_groups(plain | stalls)[-1] is STALLS
-    assert choose_groups(plain | stalls | {SLOTS[1]: every})[-1] is SLOTS[1]
-    assert choose_groups(plain | stalls | {SLOTS[1]: every | {"slots": None}})[-1] is STALLS
+    assert choose_countable_groups(plain | stalls)[-1] is STALLS
+    assert choose_countable_groups(plain | stalls | {SLOTS[1]: every})[-1] is SLOTS[1]
+    assert choose_countable_groups(plain | stalls | {SLOTS[1]: every | {"slots": None}})[-1] is STALLS
 
 
 def test_slots_of_an_intel_processor_agree_with_its_metrics() -> None:
@@ -195,8 +196,8 @@ def test_script_for_plans_depends_on_the_driver() -> None:
     root = Path(__file__).parents[3] / "workloads"
     assert lua.plan_script(load_workload("scan", "sqlite")) == root / "sqlite" / "plans.lua"
     assert lua.plan_script(load_workload("scan", "pgsql")) == root / "plans.lua"
-    assert not has_statements(load_workload("scan", "demo"))
-    assert not has_statements(Workload(summary="", group="", driver="mysql", command=["true"]))
+    assert not has_query_plans(load_workload("scan", "demo"))
+    assert not has_query_plans(Workload(summary="", group="", driver="mysql", command=["true"]))
 
 
 def of_sqlite(host: LocalHost, workload: Workload) -> tuple[Installation, RunContext]:
@@ -222,7 +223,7 @@ def test_plans_of_sqlite_are_read(name: str, found: tuple[str, str], host: Local
     workload = replace(workload, args={**workload.args, **size}, prepare_args={**workload.prepare_args, **size})
     system, context = of_sqlite(host, workload)
     keeper, ended = DatasetKeeper(host, workload, {}), []
-    assert not list(keeper.load(system))
+    assert not list(keeper.ensure_loaded(system))
     key = keeper.keys["a commit"]
     study = PlanStudy(context, lambda: ended.append(None))
     [event] = study.run_turn(system, key, turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, runs_left=1))

@@ -23,9 +23,9 @@ from perfbisect.report.page.pages import (
     LINES,
     RUNNING,
     WEEK,
-    WatchedLine,
+    LineChart,
+    branch_or_series_charts,
     dashboard_page,
-    watched_lines,
     with_code_spans,
 )
 from perfbisect.store.history import History
@@ -170,7 +170,7 @@ def cell(one: SessionSummary) -> Cell:
     return Cell(str(one.id), link=f"page-{one.id}")
 
 
-def shown(*sessions: SessionSummary, lines: tuple[WatchedLine, ...] = ()) -> str:
+def shown(*sessions: SessionSummary, lines: tuple[LineChart, ...] = ()) -> str:
     return dashboard_page(sessions, lines, cell, NOW)
 
 
@@ -218,29 +218,29 @@ def test_dashboard_lists_running_sessions(found: SessionSummary, history: Histor
 
 def test_line_has_the_latest_points_and_the_steps_between_the_points() -> None:
     points = (1.0, None, 0.98, 0.97, 0.7, 0.7)
-    drawing = WatchedLine("scan, main", points, ((4, True), (0, False)), "c1.html").draw()
+    drawing = LineChart("scan, main", points, ((4, True), (0, False)), "c1.html").draw()
     assert drawing.count('class="line"') == 4, "a gap is bridged"
     assert re.findall(r'x1="([\d.]+)%"[^>]*class="step (\w+)"', drawing) == [("70", "bad")]
     assert "scan, main: ×0.700 of the first, 1 step for the worse, 1 for the better" in drawing
-    long = WatchedLine("scan", (*[1.0] * 500, None), ((3, True), (499, True)), "c1.html")
+    long = LineChart("scan", (*[1.0] * 500, None), ((3, True), (499, True)), "c1.html")
     assert [long.draw().count(each) for each in ('class="line"', "step bad")] == [LATEST - 2, 1]
     assert long.latest_ratio == "×1.000"
 
 
 def test_line_with_few_points_can_be_drawn() -> None:
     for points in ((), (None,), (None, None), (1.0,), (0.5, 0.5)):
-        line = WatchedLine("scan", points, (), "c1.html")
+        line = LineChart("scan", points, (), "c1.html")
         assert "nan" not in line.draw() + shown(lines=(line,) * (LINES + 1))
 
 
 def test_line_has_a_point_for_each_night_or_release() -> None:
     nights = [sample.night(number) for number in range(8)]
-    [line] = watched_lines(nights, "c8.html")
+    [line] = branch_or_series_charts(nights, "c8.html")
     assert (line.title, line.steps, line.latest_ratio, len(line.ratios)) == ("scan, main", ((5, True),), "×0.800", 8)
     other = replace(nights[-1].request.works[0], time=99.0)
     nights[-1].request = replace(nights[-1].request, works=(other,))
-    assert len(watched_lines(nights, "c8.html")[0].ratios) == 1, "tips of another workload are not compared"
-    [scan, update, point] = watched_lines(
+    assert len(branch_or_series_charts(nights, "c8.html")[0].ratios) == 1, "tips of another workload are not compared"
+    [scan, update, point] = branch_or_series_charts(
         [sample.series({"scan": ((8, -0.1),), "point-query": ((12, 0.06),)})], "c1.html"
     )
     assert (scan.title, scan.steps, len(scan.ratios)) == ("scan, 1.0..1.19", ((8, True),), 20)

@@ -28,7 +28,7 @@ from perfbisect.cli.options.param_types import FileOrBatchParam
 from perfbisect.cli.sessions import run_and_print_hunts, view_opener
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError, UsageError
-from perfbisect.hunt.batch import LEASED, sharing_key
+from perfbisect.hunt.batch import LEASED, build_sharing_key
 from perfbisect.hunt.slurm import SlurmJob
 from perfbisect.recipes.toml import Location, convert_table, read_table
 from perfbisect.report.command_line import bisect_command
@@ -106,7 +106,7 @@ def batch(given: CommandOptions) -> int:
             else "--submit and --page exclude each other. After the end of the jobs, write the pages with: bisect report b3"
         )
     from perfbisect.hunt.batch import tasks_of
-    from perfbisect.hunt.slurm import check_commands
+    from perfbisect.hunt.slurm import check_slurm_command
     from perfbisect.hunt.slurm import submit as submit_all
     from perfbisect.store.batches import all_batches, begin_batch, continue_batch, read_batch
     from perfbisect.store.connection import default_history_path
@@ -123,7 +123,7 @@ def batch(given: CommandOptions) -> int:
                 say(f"{target}: bisect run {shlex.join(entry.planned.arguments)}")
             return 0
         if submit:
-            check_commands()
+            check_slurm_command()
         planned = [entry.planned for entry in entries]
         with closing(History.open(path)) as opened:
             of_file = (batch_of_file for batch_of_file in all_batches(opened) if batch_of_file.file == str(file))
@@ -168,7 +168,7 @@ def show_or_cancel_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
     """Show the Slurm jobs of the batch ``name``; if ``cancel``, cancel these jobs."""
     from perfbisect.cli.commands.report import batch_lines
     from perfbisect.hunt import slurm
-    from perfbisect.hunt.batch import log_of, title_of
+    from perfbisect.hunt.batch import hunt_output_file, title_of
     from perfbisect.hunt.slurm import needs_no_job, read_batch_and_jobs
 
     with closing(History.open(path)) as opened:
@@ -185,7 +185,7 @@ def show_or_cancel_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
         say("\n".join(batch_lines(read, opened, output_width(), states)))
         lacking = [hunt for hunt in read.hunts if not needs_no_job(hunt, states)]
         for hunt in lacking:
-            if (log := log_of(opened, read.id, hunt.number)).exists():
+            if (log := hunt_output_file(opened, read.id, hunt.number)).exists():
                 note(f"{printable(title_of(hunt.planned))}: the output of the job is in {log}")
         if lacking:
             note(f"To submit the hunts without a verdict again: {again}")
@@ -330,8 +330,8 @@ def hunt_job(table: Location, location_by_key: Mapping[str, Location], values: M
     settings = checked_settings(table, location_by_key, choices, arguments)
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
     folder = str(table.file.parent.absolute())
-    planned = PlannedHunt(tuple(arguments), folder, choices)
-    return SlurmJob(planned, tuple(values.get("slurm", ())), settings.policy.max_minutes, sharing_key(folder, parts))
+    planned, sharing_key = PlannedHunt(tuple(arguments), folder, choices), build_sharing_key(folder, parts)
+    return SlurmJob(planned, tuple(values.get("slurm", ())), settings.policy.max_minutes, sharing_key)
 
 
 def run_arguments(name: str, option: click.Option, value: Any) -> list[str]:

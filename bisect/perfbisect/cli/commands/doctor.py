@@ -79,7 +79,7 @@ def doctor(given: CommandOptions) -> int:
     from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks import CheckRequest
     from perfbisect.lab.checks.all_hosts import CheckScope
-    from perfbisect.lab.checks.machine import pairing_findings
+    from perfbisect.lab.checks.machine import pairing_noise_findings
     from perfbisect.lab.checks.preflight import inspect_host, measurement_findings, shared_build_findings
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
@@ -115,7 +115,7 @@ def doctor(given: CommandOptions) -> int:
                 results.append(adoption_finding(opened, contents))
             inspection = inspect_host(CheckRequest(opened, entry, given.metric, recipe, given.variant, chosen))
             facts = read_fingerprint(opened, inspection.answers)
-            results += [*measurement_findings(inspection), *pairing_findings(inspection)]
+            results += [*measurement_findings(inspection), *pairing_noise_findings(inspection)]
             results += shared_build_findings(shared_builds())
     except EnvironmentFailure as failure:
         results.append(Finding(Severity.REFUSED, "reach", str(failure), failure.advice))
@@ -148,7 +148,7 @@ def check_all_hosts(scope: "CheckScope", given: CommandOptions) -> int:
         every = [
             {
                 "name": host.name, "builds_for": host.builds_for, "verdict": fitness_word(host), "host": host.facts,
-                "compiler": host.side.compiler if host.side else (), "findings": host.findings,
+                "compiler": host.side.toolchain_versions if host.side else (), "findings": host.findings,
             }
             for host in checked
         ]  # fmt: skip
@@ -194,7 +194,7 @@ def host_row(host: "CheckedHost") -> tuple[str, ...]:
     role = f"builds for {listed(host.builds_for)}" if host.builds_for else "measuring"
     properties: tuple[str, ...] = ("", "", "", "")
     if facts := host.facts:
-        compiler = host.side.compiler[0] if host.side and host.side.compiler else facts.compiler
+        compiler = host.side.toolchain_versions[0] if host.side and host.side.toolchain_versions else facts.compiler
         properties = (str(facts.cores or ""), facts.tools.get("ccache", ""), compiler, facts.cpu)
     return host.name, role, fitness_word(host), str(level_count(host.findings, Severity.WARNING)), *properties
 

@@ -90,10 +90,10 @@ def gc(given: CommandOptions) -> int:
         nullcontext() if dry_run else hold_lock(connected, "a clean-up", given.waiting),
     ):
         items = upkeep.removable_items(connected)
-        running_jobs = [job.id for job in (*jobs.running_jobs(connected), *jobs.orphaned_jobs(connected))]
-        pinned = keys_in_use(given.history, read_only=dry_run) | {
+        running_jobs = [job.id for job in (*jobs.running_jobs(connected), *jobs.leaderless_jobs(connected))]
+        pinned = keys_of_unfinished_hunts(given.history, read_only=dry_run) | {
             *running_jobs,
-            *(item.name for item in items if running_jobs and item.folder in upkeep.IN_USE),
+            *(item.name for item in items if running_jobs and item.top_folder in upkeep.IN_USE),
         }
         removed = upkeep.items_to_remove(items, limit, pinned)
         if not dry_run:
@@ -151,7 +151,7 @@ def print_removed(
         say("\n".join([*table, f"{items_text}; {size(bytes_left)} {'stay' if dry_run else 'are left'}."]))
 
 
-def keys_in_use(history: Path | None, *, read_only: bool) -> frozenset[str]:
+def keys_of_unfinished_hunts(history: Path | None, *, read_only: bool) -> frozenset[str]:
     """The keys of the builds and datasets that unfinished hunts in the history need; empty if the default history does
     not exist.
 
@@ -177,9 +177,9 @@ def removed_table(removed: "Sequence[StoredItem]") -> Iterator[str]:
     """The table of the removed items. It has a single row for all jobs, and a single row for all logs."""
     from perfbisect.wording.table import table
 
-    rows = [(moment(item.used), size(item.size), item.path) for item in removed if item.folder not in MANY]
+    rows = [(moment(item.used), size(item.size), item.path) for item in removed if item.top_folder not in MANY]
     for kind in MANY:
-        if group := [item for item in removed if item.folder == kind]:
+        if group := [item for item in removed if item.top_folder == kind]:
             until = max(item.used for item in group)
             rows.append((moment(until), size(sum(item.size for item in group)), f"{len(group):,} in {kind}"))
     if rows:

@@ -218,7 +218,7 @@ def import_(given: CommandOptions) -> int:
                 selection = transfer.all_session_numbers(source)
                 transfer.check_copyable(source, selection)  # if one session has an error, none is imported
                 done = transfer.copy_sessions(source, target, selection, "" if given.own else given.origin or file.stem)
-            conflicts += print_imported(file, done)
+            conflicts += print_and_count_conflicts(file, done)
     return CONFLICTS if conflicts else 0
 
 
@@ -238,7 +238,7 @@ def foreign_history(file: Path) -> Iterator[History]:
         yield opened
 
 
-def print_imported(file: Path, imported: "Sequence[CopyResult]") -> int:
+def print_and_count_conflicts(file: Path, imported: "Sequence[CopyResult]") -> int:
     """Print what was done with each session of a file; returns the number of conflicts."""
     name = printable(str(file))
     for copied in imported:
@@ -285,7 +285,7 @@ def push(given: CommandOptions) -> int:
     Only new data is sent. To continue an interrupted push, repeat the command. Passwords in addresses are masked.
     Exit status: 0 all sessions were pushed, 4 some were not.
     """
-    from perfbisect.hunt.notification import origin_of
+    from perfbisect.hunt.notification import history_origin
     from perfbisect.recipes.configuration import required_central_address
     from perfbisect.store.central import central_connection, central_schema_sql
     from perfbisect.store.push import push as push_all
@@ -294,7 +294,7 @@ def push(given: CommandOptions) -> int:
         say("\n".join(central_schema_sql()))
         return 0
     address = given.address or required_central_address()
-    origin = origin_of(given.origin)
+    origin = history_origin(given.origin)
     with (
         closing(History.open(given.history, read_only=True)) as opened,
         central_connection(address, is_push=True) as central,

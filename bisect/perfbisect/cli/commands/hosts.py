@@ -69,7 +69,7 @@ def hosts(given: CommandOptions) -> int:
     """
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host.leases import records_with_running
-    from perfbisect.hunt.fitness import accept_levels
+    from perfbisect.hunt.fitness import accept_speeds_as_normal
     from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
     from perfbisect.recipes.toml import to_toml
     from perfbisect.store.connection import with_history
@@ -89,10 +89,10 @@ def hosts(given: CommandOptions) -> int:
         say(f"# {entry.file}\n{to_toml(shown)}")
         return 0
     if given.accept:
-        accept_levels(history, names)
+        accept_speeds_as_normal(history, names)
     entries = load_hosts(hosts)
     rows = {entry.name: (entry.through[0] if entry.through else entry.address, entry.summary) for entry in entries}
-    every = make_checks(rows, given) if check else True
+    every = make_due_checks(rows, given) if check else True
     checks_of = checks_by_machine(history, rows)
     rows |= {name: ("leased", course[-1].check.host) for name, course in checks_of.items() if name not in rows}
     rows |= {f"{lease_entry.name}:FEATURE": ("leased", lease_entry.summary) for lease_entry in leases.values()}
@@ -143,12 +143,12 @@ def fitness_cells(checks: "Sequence[Fitness]") -> tuple[str, ...]:
     )
 
 
-def make_checks(listed: Collection[str], given: CommandOptions) -> bool:
+def make_due_checks(listed: Collection[str], given: CommandOptions) -> bool:
     """Check the named hosts or, if no host is named, those ``listed`` hosts that were checked before, if their next
-    check is due (see ``check_hosts``).
+    check is due (see ``check_due_hosts``).
     """
     from perfbisect.hunt.attempt import CommandCallbacks, refuse_imported
-    from perfbisect.hunt.trials.checks import check_hosts
+    from perfbisect.hunt.trials.checks import check_due_hosts
     from perfbisect.recipes.inventory import expanded_names
     from perfbisect.store.history import History
 
@@ -167,4 +167,4 @@ def make_checks(listed: Collection[str], given: CommandOptions) -> bool:
             settings = opened.settings(number)
     caller = CommandCallbacks(history, view_opener(history, None, sys.stderr, quiet=is_no_screen(sys.stderr)), say=note)
     lease = partial(leases_with_messages, hosts_path=hosts, purpose="bisect hosts --check")
-    return check_hosts(expanded_names(names or checked_before), hosts, caller, lambda name: lease([name]), settings)
+    return check_due_hosts(expanded_names(names or checked_before), hosts, caller, lambda name: lease([name]), settings)

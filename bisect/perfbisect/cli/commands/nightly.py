@@ -79,7 +79,7 @@ def nightly(given: CommandOptions) -> int:
     """
     from perfbisect.cli.sessions import hold_session_leases, view_opener
     from perfbisect.hunt.attempt import CommandCallbacks
-    from perfbisect.hunt.drop_hunts import hunt_all
+    from perfbisect.hunt.drop_hunts import hunt_all_drops
     from perfbisect.hunt.nightly import BranchComparison, night_lock
     from perfbisect.report.series import branch_sentences, night_sentences
     from perfbisect.store.history import History
@@ -90,7 +90,7 @@ def nightly(given: CommandOptions) -> int:
         hold_session_leases(watch.settings, history),
         closing(History.open(history)) as opened,
     ):
-        nights = watch.nights(opened)
+        nights = watch.comparable_nights(opened)
         watch = watch.with_recognised_output(opened, nights)
         check_host_daily(watch, given)
         trial, cut = measure_tonight(watch, nights, given)
@@ -106,7 +106,7 @@ def nightly(given: CommandOptions) -> int:
             return watched
 
         caller = CommandCallbacks(history, view_opener(history, None, sys.stderr), given.waiting, say=note)
-        found, ended = hunt_all(opened, read, caller, "To continue, repeat this command.")
+        found, ended = hunt_all_drops(opened, read, caller, "To continue, repeat this command.")
     say("\n".join(branch_sentences(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
 
@@ -134,18 +134,18 @@ def check_host_daily(watch: "Watch", given: CommandOptions) -> None:
     from contextlib import nullcontext
 
     from perfbisect.cli.sessions import view_opener
-    from perfbisect.core.domain.metrics import is_speed
+    from perfbisect.core.domain.metrics import is_noticed_by_users
     from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.fitness import fitness_by_machine
-    from perfbisect.hunt.trials.checks import check_hosts
+    from perfbisect.hunt.trials.checks import check_due_hosts
 
     history, settings = given.history, watch.settings
     checks = fitness_by_machine(history)
-    if checks or is_speed(settings.metric):
+    if checks or is_noticed_by_users(settings.metric):
         like = None if checks else replace(settings, good=watch.tip[:10], good_commit=watch.tip)
         shown, host = view_opener(history, None, sys.stderr), settings.host
         caller = CommandCallbacks(history, shown, given.waiting, say=note)
-        check_hosts([host], settings.hosts_path, caller, lambda _: nullcontext(), like)
+        check_due_hosts([host], settings.hosts_path, caller, lambda _: nullcontext(), like)
 
 
 def measure_tonight(
@@ -153,7 +153,7 @@ def measure_tonight(
 ) -> "tuple[SessionState, Interrupted | None]":
     """Begin or continue tonight's comparison. Returns the comparison, and the exception that interrupted the
     comparison, or None."""
-    from perfbisect.cli.sessions import trial_after
+    from perfbisect.cli.sessions import carry_out_trial
     from perfbisect.hunt import session
     from perfbisect.hunt.notification import Notifier
 
@@ -169,7 +169,7 @@ def measure_tonight(
                 return session.resume(tonight.name, None, caller, session.Resumption(lambda stored: stored))
         return session.begin([watch.plan(nights, given.visits, given.runs, given.waiting)], caller)
 
-    return trial_after(follow, quiet, Notifier((), given.history, note))
+    return carry_out_trial(follow, quiet, Notifier((), given.history, note))
 
 
 def branch_page_name(branch: str) -> str:

@@ -23,7 +23,7 @@ from perfbisect.cli.options.stored import from_option, opened_history
 from perfbisect.errors import UsageError
 from perfbisect.store.query import QueryResult
 from perfbisect.store.schema import LAST_MOMENT
-from perfbisect.wording.table import Layout, separated
+from perfbisect.wording.table import Layout, delimited_line
 from perfbisect.wording.text import printable
 
 QUERIES = """\
@@ -75,7 +75,7 @@ def query(given: CommandOptions) -> None:
         with closing(answer.rows):
             if given.as_csv:
                 for row in chain([answer.columns], answer.rows):
-                    say(separated(map(json_value, row)))
+                    say(delimited_line(map(json_value, row)))
             elif given.as_json:
                 write_json(answer)
             else:
@@ -89,14 +89,14 @@ def json_value(value: Any) -> Any:
 
 def write_json(answer: QueryResult) -> None:
     """Write rows as a JSON array with one object on each line. Raises UsageError if two columns have the same name."""
-    from perfbisect.core.domain.codec import without_infinity
+    from perfbisect.core.domain.codec import clamp_infinity
 
     if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:
         text = f"Two columns have the name {twice[0]}, but JSON needs unique names."
         raise UsageError(text, "Rename one of the columns with AS.")
     separator = "["
     for row in answer.rows:
-        values = without_infinity(dict(zip(answer.columns, map(json_value, row), strict=True)))
+        values = clamp_infinity(dict(zip(answer.columns, map(json_value, row), strict=True)))
         say_json(f"{separator}{json.dumps(values, ensure_ascii=False, allow_nan=False)}", end="")
         separator = ",\n "
     say_json("[]" if separator == "[" else "]")

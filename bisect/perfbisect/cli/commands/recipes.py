@@ -203,7 +203,7 @@ def _proposal_lines(proposed: "RepositoryProposal") -> list[str]:
         else ": the clone has no tags of releases"
     )
     rows = {
-        "tree": f"{proposed.files:,} files" + (f", most in {proposed.language}" if proposed.language else ""),
+        "tree": f"{proposed.file_count:,} files" + (f", most in {proposed.language}" if proposed.language else ""),
         "good, bad": f"{range_.good} and {range_.bad}{tagged}",
         "built by": proposal.system or "no build: the checkout is used unchanged",
         "ignored": ", ".join(proposal.ignore) or "nothing",

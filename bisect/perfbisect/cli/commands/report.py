@@ -26,7 +26,7 @@ from perfbisect.cli.options.common import (
 from perfbisect.cli.options.param_types import ANY
 from perfbisect.cli.options.stored import (
     DELIMITERS,
-    Clone,
+    LazyClone,
     form_option_group,
     from_option,
     opened_session,
@@ -127,20 +127,21 @@ def page_name(hunt: int | str) -> str:
     return f"{'hunt-' * str(hunt).rpartition(':')[2].isdecimal()}{hunt}.html"
 
 
-def session_page_html(history: History, hunt: int | str, path: Path | None, index: str = "") -> str:
-    """The HTML page of a hunt or a trial. ``path`` is the path of the history in the option --history, which commands
-    on the page repeat."""
-    if isinstance(hunt, str):
+def session_page_html(history: History, session: int | str, history_option: Path | None, index: str = "") -> str:
+    """The HTML page of a hunt or a trial. ``history_option`` is the value of the option --history, which commands on
+    the page repeat."""
+    if isinstance(session, str):
         from perfbisect.report.page.pages import session_page
         from perfbisect.report.trial import document
 
-        return session_page(document(history.trial(hunt), for_page=True, history=path), index)
+        return session_page(document(history.trial(session), for_page=True, history=history_option), index)
     from perfbisect.report import hunt as hunts
     from perfbisect.report.hunt_report import read_hunt_report
     from perfbisect.report.page.pages import session_page
 
-    clone = Clone(Path(history.settings(hunt).repository))
-    return session_page(hunts.document(read_hunt_report(history, hunt, clone.describe, clone.link), clone.diff), index)
+    clone = LazyClone(Path(history.settings(session).repository))
+    hunt_report = read_hunt_report(history, session, clone.describe, clone.link)
+    return session_page(hunts.document(hunt_report, clone.diff), index)
 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:
@@ -240,7 +241,7 @@ def show(given: CommandOptions) -> None:
             print_trial(trial, form, detailed=True)
         else:
             number = int(session_id)
-            clone = Clone(Path(opened.settings(number).repository))
+            clone = LazyClone(Path(opened.settings(number).repository))
             report = read_hunt_report(opened, number, clone.describe, clone.link)
             if form == "json":
                 from perfbisect.report import published

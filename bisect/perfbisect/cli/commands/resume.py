@@ -20,12 +20,12 @@ from perfbisect.cli.options.common import (
 from perfbisect.cli.options.measurement import announce_and_read_recipes
 from perfbisect.cli.options.param_types import ANY, COUNT, MINUTES
 from perfbisect.cli.sessions import (
+    carry_out_trial,
     hold_session_leases,
     hunt_differing_results,
     print_failures,
     print_trial_end,
     run_and_print_hunts,
-    trial_after,
     view_opener,
 )
 from perfbisect.core.domain.settings import Settings
@@ -70,7 +70,7 @@ def resume(given: CommandOptions) -> int:
                 "--all continues all hunts. Omit HUNT, --json, --notify, --max-time, --max-builds and --max-runs."
             )
         return resume_all(given.history, given.view)
-    hunt = latest_unfinished(given.history) if given.hunt is None else given.hunt
+    hunt = session_to_resume(given.history) if given.hunt is None else given.hunt
     return resume_session(given, hunt, added_limits(given))
 
 
@@ -96,7 +96,7 @@ def resume_session(given: CommandOptions, name: int | str, increases: Mapping[st
         minutes = (increases or {}).get("max_minutes", settings.policy.max_minutes)
         return hold_session_leases(settings, history, nodes, 0 if batch else minutes)
 
-    how = session.Resumption(announced_settings, leased, added_limits=increases or {})
+    how = session.Resumption(announce_stored_recipes, leased, added_limits=increases or {})
     with notifying(given.notify, history, note) as notifier:
         if not is_trial:
             caller = CommandCallbacks(history, view_opener(history, given.view), given.waiting, notifier)
@@ -110,11 +110,11 @@ def resume_session(given: CommandOptions, name: int | str, increases: Mapping[st
                 with hold_session_leases(settings, history):
                     return hunt_differing_results(given, settings, several, caller)
         given.form, view = ("json", None) if given.view == "json" else ("", given.view)
-        ended = trial_after(lambda caller: session.resume(name, None, caller, how), given, notifier, view)
+        ended = carry_out_trial(lambda caller: session.resume(name, None, caller, how), given, notifier, view)
     return print_trial_end(ended, given)
 
 
-def announced_settings(stored: Settings, **changed: Any) -> Settings:
+def announce_stored_recipes(stored: Settings, **changed: Any) -> Settings:
     """Announce the recipes of a session that is continued; returns the settings of the session."""
     settings = replace(stored, **changed)
     announce_and_read_recipes(settings)
@@ -159,14 +159,14 @@ def why(given: CommandOptions) -> int:
     if explained_step(verdict) is None:
         raise UsageError(f"The verdict of hunt {number} names no commit, so there is no commit to explain.", advice)
     how = session.Resumption(
-        lambda stored: announced_settings(stored, explain=True),
+        lambda stored: announce_stored_recipes(stored, explain=True),
         lambda settings, nodes: hold_session_leases(settings, history, nodes), 60 * given.max_time,
     )  # fmt: skip
     caller = CommandCallbacks(history, view_opener(history, given.view), given.waiting)
     return print_failures(session.resume(number, None, caller, how), history)
 
 
-def latest_unfinished(path: Path | None) -> int | str:
+def session_to_resume(path: Path | None) -> int | str:
     """The user's latest hunt or trial that was interrupted or has failed; if there is none, the latest hunt."""
     with closing(History.open(path)) as opened:
         sessions = (*opened.hunts(), *opened.trials_except_fitness_checks())
@@ -202,7 +202,7 @@ def unfinished_shared_batch(hunt: int | str, path: Path | None) -> "Batch | None
 def resume_all(path: Path | None, view: str | None) -> int:
     """Continue all interrupted hunts of the user and all unfinished batches; returns the highest exit status."""
     from perfbisect.errors import USAGE
-    from perfbisect.hunt.batch import VERDICTS, Task, sharing_key, tasks_of
+    from perfbisect.hunt.batch import VERDICTS, Task, build_sharing_key, tasks_of
     from perfbisect.store.batches import all_batches, continue_batch
 
     with closing(History.open(path)) as opened:
@@ -233,7 +233,7 @@ def resume_all(path: Path | None, view: str | None) -> int:
         for hunt in opened.hunts():
             if hunt.state == "interrupted" and not hunt.origin and hunt.id not in hunts_of_batches:
                 hosts = opened.settings(hunt.number).hosts
-                key = sharing_key("", [hunt.number])
+                key = build_sharing_key("", [hunt.number])
                 tasks.append(Task(hunt.title, (), str(Path.cwd()), (hosts,), key, hunt=hunt.number))
         if not tasks:
             note("No hunt is interrupted.")

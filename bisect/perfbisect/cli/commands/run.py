@@ -34,7 +34,7 @@ from perfbisect.cli.options.measurement import (
     what_options,
 )
 from perfbisect.cli.options.param_types import FACTOR, MEMBER, NAME, SUSPECT
-from perfbisect.core.domain.settings import AUTO, Direction, Settings
+from perfbisect.core.domain.settings import AUTO, ChangeDirection, Settings
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ COMMON = (
 @what_options
 @hosts_option
 @click.option(
-    "--direction", type=click.Choice([d.value for d in Direction]),
-    callback=lambda _ctx, _param, value: value and Direction(value),
+    "--direction", type=click.Choice([d.value for d in ChangeDirection]),
+    callback=lambda _ctx, _param, value: value and ChangeDirection(value),
     help="Direction of the change to find, from good to bad. Default: the direction that is worse.",
 )  # fmt: skip
 @click.option(
@@ -168,7 +168,7 @@ def run(given: CommandOptions) -> int:
         return 0
     with leases_and_notifier(given, every[0], minutes) as notifier:
         setups = SessionSetup.set_up(every, waiting)
-        note(forecast_line(history, [setup.settings for setup in setups], setups[0].span, setups[0].host))
+        note(forecast_line(history, [setup.settings for setup in setups], setups[0].span, setups[0].first_host))
         announce_build_system(every[0])
         caller = CommandCallbacks(history, view_opener(history, given.view), waiting, notifier)
         try:
@@ -191,7 +191,7 @@ def good_and_bad(good: str, bad: str | None) -> tuple[str, str]:
     return good, bad
 
 
-def settings_by_workload(requested: Settings, direction: Direction | None) -> tuple[Settings, ...]:
+def settings_by_workload(requested: Settings, direction: ChangeDirection | None) -> tuple[Settings, ...]:
     """For each workload, the settings of its hunt; all hunts have the same ends. Prints which recipes are used."""
     from perfbisect.hunt.resolve import resolve_settings
 
@@ -271,7 +271,7 @@ def steps(given: CommandOptions) -> int:
     from perfbisect.report.series import imported_line_texts
     from perfbisect.wording.text import printable, shell_words
 
-    series_lines = imported_lines(given)
+    series_lines = levels_of_chosen_series(given)
     if given.as_json:
         say_object({"rate": RATE, "series": [series_line.json_object() for series_line in series_lines]})
     else:
@@ -295,7 +295,7 @@ def steps(given: CommandOptions) -> int:
     return status
 
 
-def imported_lines(given: CommandOptions) -> "list[ImportedLine]":
+def levels_of_chosen_series(given: CommandOptions) -> "list[ImportedLine]":
     """The levels of each chosen time series, and the steps between the levels. A series with too few readings, or with
     a value that is not a positive number, is ignored, and a note says why. Raises UsageError if no series is chosen, or
     if all chosen series are ignored.
@@ -305,11 +305,11 @@ def imported_lines(given: CommandOptions) -> "list[ImportedLine]":
 
     from perfbisect.core.stats.release_series import RATE, READINGS, line_of_readings
     from perfbisect.errors import UsageError
-    from perfbisect.recipes.measured_series import read_sorted_series
+    from perfbisect.recipes.measured_series import read_series_by_time
     from perfbisect.report.series import ImportedLine
     from perfbisect.wording.text import printable
 
-    every, ordered = read_sorted_series(given.file)
+    every, ordered = read_series_by_time(given.file)
     names, only = [series.name for series in every], given.only
     chosen = [item for item in every if (item.name == only if only in names else fnmatchcase(item.name, only or "*"))]
     if not chosen:

@@ -239,7 +239,8 @@ def simulated_hunts(scenario: Any, policy: Any, rule: "SearchRule", seeds: range
     from rich.progress import track
 
     from perfbisect.simulate.tally import judged_hunt_of_seed
-    from perfbisect.ui.live import SafeConsole
+    from perfbisect.ui.live import EscapingConsole
 
-    watched = track(seeds, "Hunting", console=SafeConsole(sys.stderr), transient=True, disable=not sys.stderr.isatty())
+    console = EscapingConsole(sys.stderr)
+    watched = track(seeds, "Hunting", console=console, transient=True, disable=not sys.stderr.isatty())
     return [judged_hunt_of_seed(scenario, seed, rule, policy) for seed in watched]

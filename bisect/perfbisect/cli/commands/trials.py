@@ -127,8 +127,14 @@ def compare(given: CommandOptions) -> int:
     from perfbisect.cli.sessions import leases_and_notifier, measured_trial, print_trial_end
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import is_every_ratio_measured
-    from perfbisect.hunt.drop_hunts import DropOptions, candidates_between, hunt_lines, read_comparison
-    from perfbisect.hunt.trials.builds import check_words, cost_lines, hosts_as_builds, read_builds, read_releases
+    from perfbisect.hunt.drop_hunts import DropOptions, candidate_counts_between, hunt_lines, read_comparison
+    from perfbisect.hunt.trials.builds import (
+        check_typed_builds,
+        cost_lines,
+        hosts_as_builds,
+        read_builds,
+        read_releases,
+    )
     from perfbisect.hunt.trials.rounds import TrialDesign
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import count
@@ -165,7 +171,7 @@ def compare(given: CommandOptions) -> int:
         raise click.UsageError(
             "--each-release and --hunt exclude each other: --each-release prints commands that hunt the steps in speed."
         )
-    check_words(builds or (each_release,) * bool(each_release), settings, builder)
+    check_typed_builds(builds or (each_release,) * bool(each_release), settings, builder)
     series = None
     if each_release:
         settings, subjects, series = read_releases(each_release, settings, builder, history, show_clone_progress)
@@ -179,7 +185,7 @@ def compare(given: CommandOptions) -> int:
         smallest = given.min_effect or settings.policy.min_effect
         policy = replace(settings.policy, min_effect=smallest, layouts=True, incremental=True)
         settings = replace(settings, policy=policy)
-        spans = candidates_between(settings, subjects)
+        spans = candidate_counts_between(settings, subjects)
         for title, reason in spans.items():
             if isinstance(reason, str):
                 note(f"warning: drops between {title} cannot be hunted: {reason}")
@@ -364,17 +370,17 @@ def narrow(given: CommandOptions) -> int:
     from perfbisect.cli.sessions import leases_and_notifier, print_failures, view_opener
     from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.session import begin
-    from perfbisect.hunt.trials.proof import culprits_of, narrowing_setup
+    from perfbisect.hunt.trials.proof import diff_search_setup, diff_searches_of_culprits
     from perfbisect.store.history import History
 
     history, status = given.history, 0
     with closing(History.open(history, read_only=True)) as opened:
-        every = culprits_of(opened, given.hunt, given.max_time, note)
+        every = diff_searches_of_culprits(opened, given.hunt, given.max_time, note)
     for settings in every:
         announce_and_read_recipes(settings)
         with (
             leases_and_notifier(given, settings, given.max_time) as notifier,
-            narrowing_setup(settings, given.waiting) as setup,
+            diff_search_setup(settings, given.waiting) as setup,
         ):
             caller = CommandCallbacks(history, view_opener(history, given.view), given.waiting, notifier)
             status = max(status, print_failures(begin([setup], caller), history))

@@ -139,8 +139,7 @@ def replay(given: CommandOptions) -> int:
     from perfbisect.core.domain.orders import Measure, Purpose
     from perfbisect.core.domain.session_state import fold
     from perfbisect.errors import UsageError
-    from perfbisect.hunt.search_problem import SearchProblem
-    from perfbisect.hunt.search_problem import replay as decisions
+    from perfbisect.hunt.search_problem import SearchProblem, recompute_decisions
     from perfbisect.hunt.setup import read_hunt_range
     from perfbisect.recipes.requested import requested_builder
     from perfbisect.report.hunt_report import shared_builds_text
@@ -180,13 +179,13 @@ def replay(given: CommandOptions) -> int:
         note(
             f"Hunt {number} ran {together}. The replay counts hunt {number} alone, so it can reach a limit of time, builds or runs at another point."
         )
-    for runs, decision in decisions(problem, events, began, shares_builds=bool(together)):
+    for runs, decision in recompute_decisions(problem, events, began, shares_builds=bool(together)):
         order, culprit = decision.order, decision.belief.culprit
         if not isinstance(order, Measure):
             say(f"after {count(runs, 'run'):>8}: verdict")
             commits = [describe_commit(repository, commit) for commit in candidates]
             state = fold(events)
-            state.use_range(candidates)
+            state.renumber_candidates(candidates)
             state.belief = decision.belief
             sentences = VerdictSentences(state, commits.__getitem__, with_history("", given.history)).sentences(order)
             say("\n".join(sentences))

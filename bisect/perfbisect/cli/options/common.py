@@ -251,9 +251,9 @@ def say_styled(lines: "Iterable[str | Text]") -> None:
     if not sys.stdout.isatty():
         say("\n".join(map(str, lines)))
         return
-    from perfbisect.ui.live import SafeConsole
+    from perfbisect.ui.live import EscapingConsole
 
-    terminal = SafeConsole(sys.stdout)
+    terminal = EscapingConsole(sys.stdout)
     for line in lines:
         terminal.print(line, soft_wrap=True)
 

@@ -302,9 +302,9 @@ def trial_recipes(settings: Settings) -> "tuple[Settings, Builder, dict[str, Wor
     """Returns three values: the settings of a trial, completed by the names of the builder and the workload and by the
     metric; the builder; and the workloads by name. See ``announce_and_read_recipes``.
     """
-    from perfbisect.hunt.resolve import choose_metric, recognises_output, with_repository
+    from perfbisect.hunt.resolve import choose_metric, recognises_output, with_default_repository
 
-    settings = with_repository(settings)
+    settings = with_default_repository(settings)
     builder, workloads = announce_and_read_recipes(settings)
     defined = [*workloads.values()]
     metric, recognise = choose_metric(settings.metric, defined), recognises_output(settings, defined)

@@ -134,7 +134,7 @@ def print_document(document: "Document", form: str, *, header: bool = True) -> N
         say_styled(terminal.document_lines(document, output_width(), header=header))
 
 
-class Clone:
+class LazyClone:
     """Gives facts about commits from the repository at a path. The repository is opened when the first fact is needed."""
 
     def __init__(self, path: Path) -> None:

@@ -116,7 +116,7 @@ def decode(kind: str, body: dict[str, Any], *, has_infinity: bool = True) -> Eve
 
 def dumps(value: object) -> str:
     """JSON in ASCII, on one line. Raises ValueError for NaN."""
-    return json.dumps(without_infinity(value), allow_nan=False, separators=(",", ":"))
+    return json.dumps(clamp_infinity(value), allow_nan=False, separators=(",", ":"))
 
 
 def to_plain(value: object) -> Any:
@@ -165,7 +165,7 @@ def map_floats(value: Any, change: Callable[[float], float]) -> Any:
             return value
 
 
-def without_infinity(value: Any) -> Any:
+def clamp_infinity(value: Any) -> Any:
     """``value`` in which infinity is replaced by the largest floating-point number."""
     return map_floats(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
 

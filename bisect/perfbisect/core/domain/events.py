@@ -113,7 +113,7 @@ class Remedied:
     why: str  # the reason, as a sentence without its end
 
     @property
-    def sentence(self) -> str:
+    def reason_sentence(self) -> str:
         """A sentence that states why all commits are built with the added options."""
         return f"{self.why}: everything was built with that."
 

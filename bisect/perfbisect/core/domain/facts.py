@@ -48,17 +48,17 @@ class BuildFacts:
         return self.reused and self.seconds > 0 and not self.shared
 
     @property
-    def hit_rate(self) -> float | None:
+    def ccache_hit_rate(self) -> float | None:
         """The share of the compilations of this build whose result came from ccache; None if nothing was compiled."""
-        return cache_hit_rate([self])
+        return ccache_hit_rate([self])
 
 
-def cache_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
+def ccache_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
     """The share of the compilations of several builds whose result came from ccache; None if nothing was compiled."""
     return _rate((build.cache_hits, build.cache_hits + build.cache_misses) for build in builds)
 
 
-def remote_hit_rate(builds: Iterable[BuildFacts]) -> float | None:
+def remote_share_of_hits(builds: Iterable[BuildFacts]) -> float | None:
     """Of the compilations whose result came from ccache, the share whose result came from ccache's remote store; None
     if no result came from ccache."""
     return _rate((build.remote_hits, build.cache_hits) for build in builds)
@@ -119,7 +119,7 @@ class RunFacts:
         return self.operations / self.seconds
 
     @property
-    def measurement_kind(self) -> tuple[bool, bool]:
+    def layout_and_pairing(self) -> tuple[bool, bool]:
         """A pair: whether the layout is randomized, and whether the run is paired. Only runs for which both are equal
         can be compared.
 

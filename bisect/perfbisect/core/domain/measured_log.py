@@ -16,7 +16,7 @@ Log = list[tuple[float, MeasuredEvent]]
 SHARED = -1  # in place of the number of a host, for builds of build hosts, which every host gets
 
 
-class CommitsByBinary(dict[tuple[int, str], str]):
+class FirstCommitsByBinary(dict[tuple[int, str], str]):
     """Maps each pair (number of a host, binary) to the first commit whose build on this host had this binary. The
     number of a host is 0 if the session has only one host, and SHARED for each build host.
     """
@@ -28,8 +28,8 @@ class CommitsByBinary(dict[tuple[int, str], str]):
         return None if first == build.commit else first
 
 
-def binary_host_number(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
-    """The number by which ``CommitsByBinary`` identifies a host: SHARED for a build host if there are several hosts."""
+def host_or_shared_number(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
+    """The number of a host in ``FirstCommitsByBinary``: SHARED for a build host if there are several hosts."""
     return SHARED if len(hosts) > 1 and name in build_hosts else hosts.get(name, 0)
 
 
@@ -44,9 +44,9 @@ class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
     """Maps each commit to its excluded runs, and to the binary with which these runs were made."""
 
     def exclude(self, log: Log, commits: Collection[str]) -> None:
-        """Remove the events of ``commits`` from ``log``, and keep the runs of these commits for ``restore``. Events of
-        failed builds are removed, too, because a new build may succeed. The events of commits that --skip left out are
-        not removed.
+        """Remove the events of ``commits`` from ``log``, and keep the runs of these commits for
+        ``restore_if_same_binary``. Events of failed builds are removed, too, because a new build may succeed. The
+        events of commits that --skip left out are not removed.
         """
         runs: dict[str, list[tuple[float, RunFinished]]] = defaultdict(list)
         removed = [(at, event) for at, event in log if event.facts.commit in commits]
@@ -63,7 +63,7 @@ class ExcludedRuns(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
             or (isinstance(event, CandidateSkipped) and event.facts.stage == LEFT_OUT)
         ]
 
-    def restore(self, build: BuildFacts, log: Log) -> tuple[RunFacts, ...]:
+    def restore_if_same_binary(self, build: BuildFacts, log: Log) -> tuple[RunFacts, ...]:
         """If a new build has the same binary as the excluded build, put the runs of its commit back into ``log``,
         sorted by time, and return these runs; otherwise return ()."""
         binary, runs = self.pop(build.commit, ("", []))

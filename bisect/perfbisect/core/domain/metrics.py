@@ -44,7 +44,7 @@ def role_counters(
     return {role + DONE: done, **paced, role + P99: p99, role + LONGEST: longest}
 
 
-def worst_background(runs: Iterable[RunFacts]) -> Background | None:
+def most_delayed_background(runs: Iterable[RunFacts]) -> Background | None:
     """The background role that is furthest behind its rate, over all ``runs`` of a build; None if no role has a fixed
     rate.
     """
@@ -70,11 +70,11 @@ def _background_of_role(role: str, runs: Iterable[RunFacts]) -> Background | Non
     return Background(role, mean_rate, mean_rate * done / due, done >= enough)
 
 
-def background_share(run: RunFacts) -> float | None:
+def share_of_required_rate(run: RunFacts) -> float | None:
     """The work that was done, divided by the work that the rate required, in the role that was furthest behind its
     rate; None if no role has a fixed rate.
     """
-    worst = worst_background([run])
+    worst = most_delayed_background([run])
     return worst.held / worst.wanted if worst else None
 
 
@@ -110,7 +110,7 @@ class Metric:
         """The unit that is printed after a value of a run."""
         return (run.unit if run and self.from_output else "") or self.unit or self.name
 
-    def stop_is_bound(self, *, command: bool) -> bool:
+    def is_bounded_by_stopped_run(self, *, command: bool) -> bool:
         """Whether the time of a stopped run gives a limit for the metric; ``command`` is true if the workload is a
         command.
 
@@ -175,7 +175,7 @@ _METRICS = (
     Metric("cpu/io", counter_per_operation("fio-cpu", 1000), is_compared=True, is_optional=True),
     # CPU time of the client, which the counters of a server's processes do not include.
     Metric(f"{CLIENT_CPU}/o", counter_per_operation(CLIENT_CPU, 1000)),
-    Metric("background", background_share, higher_is_better=True),
+    Metric("background", share_of_required_rate, higher_is_better=True),
     Metric("cs/o", switches_per_operation, is_compared=True),
     event_metric("instructions", is_compared=True, is_shown=True),
     event_metric("cycles", is_compared=True),
@@ -234,7 +234,7 @@ def log_metric(run: RunFacts, metric: str) -> float | None:
     return math.log(measured) if measured is not None and 0 < measured < math.inf else None
 
 
-def log_metric_by_cpu(run: RunFacts, metric: str) -> float | None:
+def log_metric_from_cpu_time(run: RunFacts, metric: str) -> float | None:
     """The logarithm of QPS or mean latency, computed from CPU time instead of elapsed time; None for other metrics, or
     if the CPU time is unknown.
 
@@ -255,7 +255,7 @@ def is_exact_count(run: RunFacts, metric: str) -> bool:
     return bool(run.counted) and metric == INSTRUCTIONS
 
 
-def is_speed(metric: str) -> bool:
+def is_noticed_by_users(metric: str) -> bool:
     """Whether users of the system notice a change of the metric directly; they do not notice a change of CPU time, for
     example.
     """

@@ -9,7 +9,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.settings import Direction
+from perfbisect.core.domain.settings import ChangeDirection
 
 LARGEST_LOG = 700.0  # largest logarithm of a ratio
 
@@ -175,7 +175,7 @@ class NotReproduced:
     detectable: float  # the smallest drop that would have been shown, as a fraction: 0.02 is a drop of 2 %
     effects: tuple[ClassEffect, ...] = ()
     least: float = 0.0  # the smallest change of interest; 0 if unknown
-    direction: Direction = Direction.ANY  # the direction that was hunted
+    direction: ChangeDirection = ChangeDirection.ANY  # the direction that was hunted
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class Decision:
     needed_builds: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first
 
 
-def named_steps(verdict: Order | None) -> tuple[Step, ...]:
+def worsening_steps(verdict: Order | None) -> tuple[Step, ...]:
     """The changes for the worse that a verdict names; empty if ``verdict`` is a work order or None."""
     single = (verdict.step,) if isinstance(verdict, Found) else ()
     return verdict.steps if isinstance(verdict, Several) else single
@@ -301,12 +301,12 @@ def named_steps(verdict: Order | None) -> tuple[Step, ...]:
 
 def all_steps(verdict: Order | None) -> tuple[Step, ...]:
     """All changes that a verdict names, in both directions."""
-    return (*named_steps(verdict), *(verdict.improvements if isinstance(verdict, Several) else ()))
+    return (*worsening_steps(verdict), *(verdict.improvements if isinstance(verdict, Several) else ()))
 
 
 def explained_step(verdict: Order | None) -> Step | None:
     """The change whose reason is measured: the first change for the worse that the verdict names, or None."""
-    return next(iter(named_steps(verdict)), None)
+    return next(iter(worsening_steps(verdict)), None)
 
 
 def interleave(plan: tuple[PlannedRuns, ...]) -> tuple[int, ...]:
@@ -348,7 +348,7 @@ class Fleet:
     minutes: float = 0.0  # the limit of minutes, if this limit has ended the work in progress; otherwise 0
 
     @property
-    def free_host(self) -> int:
+    def next_host(self) -> int:
         """The first host that can take a work order now; if no host can, the first host that is not lost."""
         hosts = [host for host in range(self.hosts) if host not in self.gone]
         return next((host for host in hosts or count() if self.is_free(host)), hosts[0] if hosts else 0)
@@ -379,7 +379,7 @@ class Fleet:
         return sum(share.runs for order in self.busy for share in order.plan)
 
     @property
-    def candidates_of_interest(self) -> frozenset[int]:
+    def non_reference_candidates(self) -> frozenset[int]:
         """The first candidate of each present work order; the other candidates are references."""
         orders = (order for order in self.busy if order.workload != OTHER_HUNT)
         return frozenset(share.candidate for order in orders for share in order.plan[:1])

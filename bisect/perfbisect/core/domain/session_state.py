@@ -41,10 +41,10 @@ from perfbisect.core.domain.facts import (
     SkipFacts,
     TrialRun,
     TrialSkip,
-    cache_hit_rate,
+    ccache_hit_rate,
 )
-from perfbisect.core.domain.measured_log import CommitsByBinary, ExcludedRuns, MeasuredEvent, binary_host_number
-from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdict, named_steps
+from perfbisect.core.domain.measured_log import ExcludedRuns, FirstCommitsByBinary, MeasuredEvent, host_or_shared_number
+from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdict, worsening_steps
 from perfbisect.core.domain.settings import NO_TRIAL, Pairing, TrialRequest
 
 LEARNED = ("key", "binary", "version", "seconds")  # fields of a TrialBuild that become known when it is built
@@ -77,7 +77,7 @@ class TestedCommit:
         return tuple(build for build in self.builds if not build.reused)
 
     @property
-    def incremental(self) -> bool:
+    def has_incremental_build(self) -> bool:
         """Whether the latest build was an incremental build (a build in the folder of an earlier build)."""
         return bool(self.builds) and self.builds[-1].incremental
 
@@ -97,9 +97,9 @@ class TestedCommit:
         return sum(build.seconds for build in self.builds if build.shared or not build.reused) + self.failed_seconds
 
     @property
-    def hit_rate(self) -> float | None:
+    def ccache_hit_rate(self) -> float | None:
         """The fraction of compilations that used ccache's results; None if nothing was compiled."""
-        return cache_hit_rate(self.new_builds)
+        return ccache_hit_rate(self.new_builds)
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +138,7 @@ class SessionState:
     verdict: Verdict | None = None  # verdict of the present attempt
     named: dict[str, Commit] = field(default_factory=dict)  # hash → suspect that was never built
     elapsed: float = 0.0  # seconds of all attempts
-    binaries: CommitsByBinary = field(default_factory=CommitsByBinary)
+    binaries: FirstCommitsByBinary = field(default_factory=FirstCommitsByBinary)
     last: float | None = None  # time of the latest event
     build_count: int = 0  # builds that were not reused
     run_count: int = 0  # all runs, with those that no longer count
@@ -195,13 +195,13 @@ class SessionState:
                     self.request, self.state, self.failure = self._with_learned_facts(request), "running", ""
                 else:
                     self.started, self.verdict = event, None
-                    self.use_range(event.candidates)
+                    self.renumber_candidates(event.candidates)
             case MetricChosen(metric):
                 self.chosen, self.pairing = event, None
                 if self.started:
                     self.started = replace(self.started, metric=metric)
             case Remedied():
-                self.remedy, self.belief, self.found = (event.sentence,), None, ()
+                self.remedy, self.belief, self.found = (event.reason_sentence,), None, ()
                 self._exclude_runs(self.tested)
             case PairingChosen():
                 self.pairing = event
@@ -210,10 +210,10 @@ class SessionState:
             case Decided(decision):
                 if decision.clean and not self.clean:
                     self.clean = True
-                    self._exclude_runs({sha for sha, row in self.tested.items() if row.incremental})
+                    self._exclude_runs({sha for sha, row in self.tested.items() if row.has_incremental_build})
                 self.belief = decision.belief
                 self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
-                self.found = decision.found or named_steps(decision.order)
+                self.found = decision.found or worsening_steps(decision.order)
                 if isinstance(decision.order, Measure) and self.build_hosts and self.started:  # hosts wait for builds
                     self.since[self.started.hosts[decision.order.host].name] = at
             case BuildStarted(commit=commit):
@@ -243,13 +243,13 @@ class SessionState:
                     self._exclude_runs({build.commit})
                     row = self.facts_of(build.commit)
                 same_as = self.binaries.add_build(self._host_number(event), build) or row.same_as
-                runs = self.excluded_runs.restore(build, self.log)
+                runs = self.excluded_runs.restore_if_same_binary(build, self.log)
                 row = replace(row, builds=(*row.builds, build), runs=(*row.runs, *runs), same_as=same_as)
                 self._log_measurement(at, event, row)
             case BuildCancelled(seconds=seconds):
                 self.cancelled.append(seconds)
             case CandidateSkipped(facts=skip):
-                if skip.is_build_failure and self.facts_of(skip.commit).incremental:  # its runs were of another commit
+                if skip.is_build_failure and self.facts_of(skip.commit).has_incremental_build:  # of another commit
                     self._exclude_runs({skip.commit})
                 row = self.facts_of(skip.commit)
                 cost = skip.seconds if skip.is_build_failure and not skip.for_another else 0.0
@@ -271,14 +271,14 @@ class SessionState:
                 if not verdict:
                     self.state = "done"
         if self.build_hosts or self.in_flight:
-            self._follow_builds(at, event)
+            self._update_in_flight(at, event)
         if isinstance(event, WORK):
             self.build_count += isinstance(event, BuildFinished) and not event.facts.reused
             if event.host:
                 self.since[event.host] = at
 
-    def _follow_builds(self, at: float, event: Event) -> None:
-        """Update ``in_flight``, the builds that build hosts are making."""
+    def _update_in_flight(self, at: float, event: Event) -> None:
+        """Update the builds that build hosts are making."""
         match event:
             case BuildStarted(commit=commit, host=host) if host in self.build_hosts:
                 self.in_flight[host] = commit.sha, at
@@ -307,7 +307,7 @@ class SessionState:
         ]
         return replace(request, subjects=tuple(subjects))
 
-    def use_range(self, commits: tuple[str, ...]) -> None:
+    def renumber_candidates(self, commits: tuple[str, ...]) -> None:
         """Number the candidates by the range ``commits``. If the range changes, the search's estimates are removed."""
         if self.commits == commits:
             return
@@ -317,7 +317,7 @@ class SessionState:
 
     def _compare_binaries(self, commits: Collection[str] = ()) -> None:
         """Determine again which commits have equal binaries; builds of ``commits`` are no longer valid."""
-        self.binaries = CommitsByBinary()
+        self.binaries = FirstCommitsByBinary()
         for _, event in self.log:
             if isinstance(event, BuildFinished) and event.facts.commit in self.node:
                 same_as = self.binaries.add_build(self._host_number(event), event.facts)
@@ -334,7 +334,8 @@ class SessionState:
 
     def _host_number(self, event: MeasuredEvent) -> int:
         """The number of an event's host in the session; 0 if the session has only one host."""
-        return binary_host_number(event.host, {name: n for n, name in enumerate(self.hosts)}, self.build_hosts)
+        numbers = {name: number for number, name in enumerate(self.hosts_if_several)}
+        return host_or_shared_number(event.host, numbers, self.build_hosts)
 
     def _log_measurement(self, at: float, event: MeasuredEvent, row: TestedCommit) -> None:
         """Store an event as an observation for the search, and the new facts ``row`` about the event's commit."""
@@ -347,7 +348,7 @@ class SessionState:
         return self.started.metric if self.started else "qps"
 
     @property
-    def hosts(self) -> list[str]:
+    def hosts_if_several(self) -> list[str]:
         """The names of the hosts if the session has several hosts; otherwise an empty list."""
         return [facts.name for facts in self.started.hosts] if self.started and self.started.further else []
 
@@ -364,26 +365,26 @@ class SessionState:
         """The facts about a commit; only the hash is known if the commit was not tested and is no suspect."""
         return self.tested.get(sha) or TestedCommit(self.named.get(sha) or Commit(sha))
 
-    def binary_of(self, sha: str) -> str:
+    def first_with_same_binary(self, sha: str) -> str:
         """The first built commit whose binary equals the binary of the commit ``sha``."""
         return self.facts_of(sha).same_as or sha
 
     def is_measured(self, sha: str) -> bool:
         """Whether a commit, or another commit with the same binary, was measured."""
-        binary = self.binary_of(sha)
-        return any(row.runs and self.binary_of(tested) == binary for tested, row in self.tested.items())
+        binary = self.first_with_same_binary(sha)
+        return any(row.runs and self.first_with_same_binary(tested) == binary for tested, row in self.tested.items())
 
     def runs_of_equal_binaries(self, *shas: str) -> list[RunFacts]:
         """The runs of the commits ``shas`` and of all commits with the same binaries, in order of time."""
-        binaries = {self.binary_of(sha) for sha in shas}
-        runs = (run for sha, row in self.tested.items() if self.binary_of(sha) in binaries for run in row.runs)
-        return sorted(runs, key=lambda run: run.started)
+        binaries = {self.first_with_same_binary(sha) for sha in shas}
+        rows = (row for sha, row in self.tested.items() if self.first_with_same_binary(sha) in binaries)
+        return sorted((run for row in rows for run in row.runs), key=lambda run: run.started)
 
-    def runs_of_step(self, step: Step, *, exact: bool) -> tuple[list[RunFacts], list[RunFacts]]:
-        """The runs of a step's parents, and of its candidate: exact counts if ``exact`` is true, else timed runs."""
+    def runs_of_step(self, step: Step, *, counted: bool) -> tuple[list[RunFacts], list[RunFacts]]:
+        """The runs of a step's parents, and of its candidate: exact counts if ``counted`` is true, else timed runs."""
         parents = (self.commits[parent] for parent in step.parents)
         sides = self.runs_of_equal_binaries(*parents), self.runs_of_equal_binaries(self.commits[step.candidate])
-        parent_runs, own_runs = ([run for run in runs if bool(run.counted) is exact] for runs in sides)
+        parent_runs, own_runs = ([run for run in runs if bool(run.counted) is counted] for runs in sides)
         return parent_runs, own_runs
 
 

@@ -19,7 +19,7 @@ COUNTED = 0.002
 MAX_PROBABILITY = 0.995  # highest probability of a culprit that is stated or required: no model is better
 
 
-class Direction(StrEnum):
+class ChangeDirection(StrEnum):
     """The direction of the change from good to bad for which a hunt searches."""
 
     DROP = "drop"
@@ -45,7 +45,7 @@ class Policy:
     no limit."""
 
     confidence: float = 0.95  # a culprit is named if its probability is at least this
-    direction: Direction = Direction.DROP
+    direction: ChangeDirection = ChangeDirection.DROP
     min_effect: float = 0.02  # smallest change of interest between the ends
     min_counted: float = 0.0  # the smallest change of an exact count; 0: ``min_effect``
     auto_effect: bool = False  # whether a change below ``min_effect`` is hunted if the noise of the ends allows it
@@ -64,7 +64,7 @@ class Policy:
 
     def is_hunted(self, ratio: float) -> bool:
         """Whether a change by the factor ``ratio`` has the direction for which the hunt searches."""
-        return self.direction is Direction.ANY or (ratio < 1) is (self.direction is Direction.DROP)
+        return self.direction is ChangeDirection.ANY or (ratio < 1) is (self.direction is ChangeDirection.DROP)
 
     def for_exact_count(self) -> "Policy":
         """The policy for a hunt whose metric is an exact count."""
@@ -95,13 +95,13 @@ class PriorKnowledge:
     count_cost: tuple[float, float] | None = None
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def host_class_names(self) -> tuple[str, ...]:
         """The names of the different host classes; [""] if hosts.toml defines no class."""
         return tuple(dict.fromkeys(self.host_classes)) or ("",)
 
     def class_of(self, host: int) -> int:
-        """The index in ``classes`` of the host class of a host."""
-        return self.classes.index(self.host_classes[host]) if self.host_classes else 0
+        """The index in ``host_class_names`` of the host class of a host."""
+        return self.host_class_names.index(self.host_classes[host]) if self.host_classes else 0
 
 
 NOTHING_KNOWN = PriorKnowledge()
@@ -171,7 +171,7 @@ class QuickCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class PrintedResult:
     """One of the results that a command prints in a format that perfbisect knows."""
 
     format: str  # name of rows in ``recipes/outputs.toml``
@@ -222,9 +222,9 @@ class Settings:
     # Whether perfbisect must find the result in the output of the command, because no option says where the result is;
     # and the result that was found.
     recognise: bool = False
-    output: Output | None = None
+    output: PrintedResult | None = None
     # In a comparison or a batch of hunts: the results that each run measures together, if the output has several.
-    outputs: tuple[Output, ...] = ()
+    outputs: tuple[PrintedResult, ...] = ()
     # Words added to the command, so that it measures only these results; None if the effect of such words is unknown.
     filter: tuple[str, ...] | None = None
     counts: bool = True  # whether to count instructions in addition to timed runs, if possible

@@ -12,9 +12,11 @@ from dataclasses import replace
 from random import Random
 
 from perfbisect.core.domain.facts import TrialRun
-from perfbisect.core.domain.metrics import Background, largest_client_load, worst_background
+from perfbisect.core.domain.metrics import Background, largest_client_load, most_delayed_background
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, TrialType
+
+WorkloadAndBuild = tuple[int, int]  # the numbers of a workload and of a build in the request of the trial
 
 PAIRS = 8  # paired runs of a build with itself, which show how much the ratio of two paired runs varies
 
@@ -39,7 +41,7 @@ def pairs_to_try(trial: SessionState) -> int:
     return max(0, (PAIRS if alone else PAIRS_FIRST) - pairs_made(trial)) if open_ else 0
 
 
-def comparable_runs(trial: SessionState, work: int | None = None) -> list[TrialRun]:
+def paired_or_interleaved_runs(trial: SessionState, work: int | None = None) -> list[TrialRun]:
     """The paired runs if the trial compares builds by paired runs, otherwise the interleaved runs. Only runs of the
     workload ``work`` are returned, or runs of all workloads if ``work`` is None."""
     runs = trial.runs if work is None else runs_of_workload(trial, work)
@@ -57,9 +59,9 @@ def runs_of_workload(trial: SessionState, work: int) -> list[TrialRun]:
     return [replace(run, work=work, facts=replace(run.facts, reported=value, results={})) for run, value in values]
 
 
-def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
-    """The workload and the build of each visit (one start of the server, with one or more runs) of a round. Failed
-    builds are left out. A workload in which the baseline failed is left out for all builds.
+def visits_of_each_round(trial: SessionState) -> list[WorkloadAndBuild]:
+    """The workload and the build of each visit of a round. Failed builds are left out. A workload in which the baseline
+    failed is left out for all builds.
 
     In a series of releases, however, the failure of the first build does not leave out the other builds. A proof with a
     failed build has no visits, because a proof needs all of its builds.
@@ -78,8 +80,8 @@ def visits_of_round(trial: SessionState) -> list[tuple[int, int]]:
 
 def remaining_rounds(trial: SessionState) -> range:
     """The numbers of the rounds that are still to be made. An incomplete round is made again, with a new number."""
-    runs = Counter((run.round, run.work, run.subject) for run in comparable_runs(trial))
-    due = [visit for visit in visits_of_round(trial) if visit[1] or not trial.is_paired]
+    runs = Counter((run.round, run.work, run.subject) for run in paired_or_interleaved_runs(trial))
+    due = [visit for visit in visits_of_each_round(trial) if visit[1] or not trial.is_paired]
     rounds = {run.round for run in trial.runs}
     complete = sum(all(runs[number, *visit] >= trial.request.runs for visit in due) for number in rounds)
     first = next_round(trial)
@@ -112,6 +114,6 @@ def background_rates(trial: SessionState) -> Iterator[tuple[str, list[Background
             [run.facts for run in trial.runs if (run.work, run.subject) == (number, subject)]
             for subject in range(len(trial.request.subjects))
         ]
-        held, clients = [*map(worst_background, builds)], [*map(largest_client_load, builds)]
+        held, clients = [*map(most_delayed_background, builds)], [*map(largest_client_load, builds)]
         if any(held) or any(clients):
             yield work.name, held, clients

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain, pairwise
 
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.evidence import Call, DifferenceLocation, FunctionRow, total_difference
+from perfbisect.core.explain.evidence import CallInOneBuild, DifferenceLocation, FunctionRow, difference_and_error
 from perfbisect.core.explain.functions import (
     MAIN_SHARE,
     NAMED_PART,
@@ -40,7 +40,7 @@ from perfbisect.core.explain.profiles import (
     FunctionKey,
     ProfilesOfBoth,
     function_key,
-    functions_in,
+    non_system_functions,
     stack_frames,
 )
 
@@ -62,7 +62,7 @@ def locate_difference(
 
     ``rows`` are the result of ``function_rows`` for the same ``profiles`` and ``function_names``.
     """
-    total, spread = total_difference(rows)
+    total, spread = difference_and_error(rows)
     if not all(profiles) or abs(total) <= 2 * spread:
         return None
     moved_keys = {row.key for row in rows if row.partner}
@@ -138,7 +138,7 @@ def locate_difference(
 
 def calls_in_one_build(
     profiles: ProfilesOfBoth, rows: Sequence[FunctionRow], change: ChangeFacts | None, function_names: Collection[str]
-) -> tuple[Call, ...]:
+) -> tuple[CallInOneBuild, ...]:
     """If a difference was not located: the functions that only one build calls, and that cost a large part of the
     difference.
 
@@ -146,7 +146,7 @@ def calls_in_one_build(
     its difference (except in system libraries), because then the other build may also call the function, without a
     sample in the profile.
     """
-    total, spread = total_difference(rows)
+    total, spread = difference_and_error(rows)
     if not all(profiles) or abs(total) <= 2 * spread:
         return ()
     changed, inlined_bodies = changed_and_inlined(change, function_names, profiles)
@@ -167,10 +167,14 @@ def calls_in_one_build(
     return tuple(call for call in calls if call.share >= NAMED_CALL_SHARE)
 
 
-def without_counted_calls(calls: Sequence[Call], counts: Iterable[FunctionRow]) -> tuple[Call, ...]:
-    """The elements of ``calls``, except functions that both builds call according to the exact ``counts``: the profile
-    of one build may have no sample of a function that the build calls."""
-    in_both = {row.function for row in counts if row.calls and min(row.calls) > STILL_CALLED_SHARE * max(row.calls)}
+def without_calls_in_both_builds(
+    calls: Sequence[CallInOneBuild], exact_counts: Iterable[FunctionRow]
+) -> tuple[CallInOneBuild, ...]:
+    """The elements of ``calls``, except functions that both builds call according to ``exact_counts``: the profile of
+    one build may have no sample of a function that the build calls."""
+    in_both = {
+        row.function for row in exact_counts if row.calls and min(row.calls) > STILL_CALLED_SHARE * max(row.calls)
+    }
     return tuple(call for call in calls if call.function not in in_both)
 
 
@@ -247,7 +251,7 @@ def calls_by_one_build(
     stack_part: Callable[[Sequence[FunctionKey]], Sequence[FunctionKey]],
     one_sided_rows: Mapping[FunctionKey, FunctionRow],
     rows_by_key: Mapping[FunctionKey, FunctionRow],
-) -> list[Call]:
+) -> list[CallInOneBuild]:
     """The calls to functions that only one build calls, largest share of the cost first. Only the part of each stack
     that ``stack_part`` returns is searched.
 
@@ -272,7 +276,7 @@ def calls_by_one_build(
         caller_saving = -rows_by_key[caller].difference if caller in rows_by_key else 0.0
         is_alike = MAIN_SHARE * cost < abs(caller_saving) < cost / MAIN_SHARE
         may_be_inlined = caller[1] == key[1] and caller_saving * one_sided_rows[key].difference > 0 and is_alike
-        calls.append(Call(key[0], cost / total_costs[is_new], is_new, may_be_inlined))
+        calls.append(CallInOneBuild(key[0], cost / total_costs[is_new], is_new, may_be_inlined))
     return sorted(calls, key=lambda call: (-call.share, call.function))
 
 
@@ -282,7 +286,7 @@ CallCounts = Mapping[FunctionKey, Mapping[FunctionKey, float]]  # function → i
 def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
     """The rows of ``function_rows`` for instructions. If calls were counted exactly, the rows have the numbers of
     calls."""
-    rows = function_rows(profiles, change, functions_in(chain(*profiles), with_inlined=True))
+    rows = function_rows(profiles, change, non_system_functions(chain(*profiles), with_inlined=True))
     # The costliest stack is last, so that its caller remains for a function that is inlined into several functions.
     stacks = [stack for run in chain(*profiles) if not run.samples for stack in reversed([*run.stacks])]
     outer_of = {inner: outer for stack in stacks for outer, inner in pairwise(map(function_key, stack_frames(stack)))}

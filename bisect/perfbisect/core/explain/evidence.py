@@ -32,6 +32,7 @@ from statistics import fmean, stdev
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, event_metric, quotient
 from perfbisect.core.domain.orders import Interval, LayoutRatios
+from perfbisect.core.explain.profiles import FunctionKey
 from perfbisect.core.stats.distributions import Student
 
 NOISE_ERRORS = 3.0  # standard errors from which on the difference of a function is beyond noise
@@ -143,12 +144,12 @@ class FunctionRow:
         return abs(self.difference) > NOISE_ERRORS * self.error
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> FunctionKey:
         """The name of the function and the name of the binary, which together identify a row."""
         return self.function, self.binary
 
     @property
-    def has_no_symbols(self) -> bool:
+    def is_whole_binary(self) -> bool:
         """Whether this row is not a function, but the sum of all functions of a binary that has no symbols."""
         return self.function == f"[{self.binary}]"
 
@@ -159,8 +160,8 @@ class FunctionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A function that only the parent or only the culprit calls."""
+class CallInOneBuild:
+    """A function that only one build, the parent or the culprit, calls."""
 
     function: str
     share: float  # share of the total cost of the build that makes the call, with callees
@@ -179,7 +180,7 @@ class DifferenceLocation:
     innermost: FunctionRow  # the innermost function below ``top`` with most of the difference; may be ``top``
     by_own_code: bool  # whether the self cost of ``innermost`` has most of the difference
     changed_functions: tuple[FunctionRow, ...] = ()  # changed functions that ``top`` calls, the largest part first
-    calls: tuple[Call, ...] = ()  # calls by functions that both builds have, costliest first
+    calls: tuple[CallInOneBuild, ...] = ()  # calls by functions that both builds have, costliest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ class Explanation:
     counters: tuple[CounterRow, ...] = ()  # ranked by their changes in standard errors
     functions: tuple[FunctionRow, ...] = ()  # largest |difference| first; groups that exchanged cost, by net difference
     location: DifferenceLocation | None = None  # the functions below which most of the difference is
-    calls: tuple[Call, ...] = ()  # calls in the whole program, if there is no ``location``
+    calls: tuple[CallInOneBuild, ...] = ()  # calls in the whole program, if there is no ``location``
     shared_error: float = 0.0  # relative standard error that the costs of all functions of a build have in common
     # Like ``functions`` for off-CPU time, in us: functions outside of libc that called waiting functions.
     waits: tuple[FunctionRow, ...] = ()
@@ -346,7 +347,7 @@ def counter_row(metric: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> Co
     return CounterRow(metric.name, parent_mean, culprit_mean, ratio, standard_errors, count, metric.unit, share)
 
 
-def total_difference(rows: Sequence[FunctionRow]) -> tuple[float, float]:
+def difference_and_error(rows: Sequence[FunctionRow]) -> tuple[float, float]:
     """The sum of the cost differences of functions, and the standard error of this sum."""
     return sum(row.difference for row in rows), math.sqrt(sum(row.error**2 for row in rows))
 
@@ -358,8 +359,8 @@ def share_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], s
     ``shared_error`` is the relative standard error that all costs of a build have in common. The shared error has no
     effect if ``part_rows`` have the same share of the total cost as of the total difference.
     """
-    total, spread = total_difference(rows)
-    part_difference, part_noise = total_difference(part_rows)
+    total, spread = difference_and_error(rows)
+    part_difference, part_noise = difference_and_error(part_rows)
     if not total:
         return math.inf
     share = part_difference / total

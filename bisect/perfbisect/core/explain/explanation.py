@@ -28,7 +28,7 @@ from perfbisect.core.explain.calls import (
     instruction_rows,
     locate_difference,
     total_samples,
-    without_counted_calls,
+    without_calls_in_both_builds,
 )
 from perfbisect.core.explain.classes import classify, different_plans
 from perfbisect.core.explain.evidence import (
@@ -41,10 +41,16 @@ from perfbisect.core.explain.evidence import (
     RunsByGroup,
     Sureness,
     counter_rows,
-    total_difference,
+    difference_and_error,
 )
 from perfbisect.core.explain.functions import NAMED_PART, function_rows, off_cpu_rows
-from perfbisect.core.explain.profiles import COUNTED, ProfilesOfBoth, comparable_profiles, functions_in, waits_by_kind
+from perfbisect.core.explain.profiles import (
+    COUNTED,
+    ProfilesOfBoth,
+    comparable_profiles,
+    non_system_functions,
+    waits_by_kind,
+)
 from perfbisect.core.inference.observations import has_exact_counts
 from perfbisect.core.stats.distributions import Z_975, Student
 
@@ -82,7 +88,7 @@ RunsOfBoth = tuple[Sequence[RunFacts], Sequence[RunFacts]]  # runs of the parent
 
 def step_explanation(state: SessionState, step: Step) -> Explanation:
     """The explanation of the change at ``step`` (a change that the verdict names), from the whole log of a hunt."""
-    runs = state.runs_of_step(step, exact=has_exact_counts(state.log, state.metric))
+    runs = state.runs_of_step(step, counted=has_exact_counts(state.log, state.metric))
     parent = state.commits[step.parents[0]] if step.parents else ""
     return explanation(state.explanation_events, parent, state.commits[step.candidate], runs, step, state.metric)
 
@@ -104,17 +110,17 @@ def explanation(
     ``metric`` is the metric of the hunt.
     """
     commits, operation = (parent, culprit), operation_unit(search_runs, metric)
-    runs_with_operations = [[with_operations(facts, operation, metric) for facts in side] for side in search_runs]
+    runs_with_operations = [[with_operation_count(facts, operation, metric) for facts in side] for side in search_runs]
     # If ``operation`` is derived from a rate or a cost, exact counts are left out, because they are for whole runs.
     counted = [event for event in events if isinstance(event, Counted)]
     counted = [event for event in counted if not (operation and event.group == EXACT_GROUP)]
-    counted = [replace(event, facts=with_operations(event.facts, operation, metric)) for event in counted]
+    counted = [replace(event, facts=with_operation_count(event.facts, operation, metric)) for event in counted]
     hunt_profiles = [event.facts for event in profiles_with_operations(events, search_runs, metric)]
-    counters = all_counter_rows(runs_with_operations, [runs_by_group(counted, commit) for commit in commits])
+    counters = all_counter_rows(runs_with_operations, [runs_by_counter_group(counted, commit) for commit in commits])
     planned = [event.facts for event in events if isinstance(event, Planned)]
     plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in commits))
     before, after = ([facts for facts in hunt_profiles if facts.commit == commit] for commit in commits)
-    all_profiles, names = comparable_profiles((before, after)), functions_in((*before, *after))
+    all_profiles, names = comparable_profiles((before, after)), non_system_functions((*before, *after))
     changes = [event.facts for event in events if isinstance(event, ChangedFunctions)]  # only the last event is valid
     change = next((facts for facts in reversed(changes) if (facts.parent, facts.commit) == commits), None)
     profiles, off_cpu = map(sufficient_profiles, (all_profiles, comparable_profiles((before, after), off_cpu=True)))
@@ -138,15 +144,16 @@ def explanation(
     runs = chain(*runs_with_operations) if any(runs_with_operations) else chain(*all_profiles)
     runs_are_operations = all(run.operations == 1 for run in runs)
     slower = (step.ratio.middle < 1) is find_metric(metric).higher_is_better if step else None
+    calls = () if location else calls_in_one_build(profiles, functions, change, names)
     return Explanation(
         *commits,
         classify(counters, plans, functions, layouts, metric, slower),
         counters,
         functions=functions,
-        location=location and replace(location, calls=without_counted_calls(location.calls, counts)),
-        calls=() if location else without_counted_calls(calls_in_one_build(profiles, functions, change, names), counts),
+        location=location and replace(location, calls=without_calls_in_both_builds(location.calls, counts)),
+        calls=without_calls_in_both_builds(calls, counts),
         share_without_callers=share_without_callers(chain(*profiles)),
-        shared_error=common_cost_error(runs_with_operations, min(map(len, all_profiles))),
+        shared_error=error_shared_by_functions(runs_with_operations, min(map(len, all_profiles))),
         waits=off_cpu_rows(off_cpu, change, names),
         kinds_of_waits=off_cpu_rows(comparable_profiles(waits_of_both, off_cpu=True)),
         counts=counts,
@@ -182,7 +189,7 @@ def profiles_with_operations(
     """The profiles of a hunt, with the number of operations of each run (see ``operation_unit``)."""
     operation = operation_unit(search_runs, metric)
     profiled = (event for event in events if isinstance(event, Profiled) and (event.facts.samples or not operation))
-    return [replace(event, facts=with_operations(event.facts, operation, metric)) for event in profiled]
+    return [replace(event, facts=with_operation_count(event.facts, operation, metric)) for event in profiled]
 
 
 def all_counter_rows(
@@ -273,7 +280,7 @@ def operation_of_unit(value: float, unit: str, metric: str, seconds: float) -> O
 Facts = TypeVar("Facts", RunFacts, ProfileFacts)
 
 
-def with_operations(facts: Facts, operation: OperationUnit | None, metric: str) -> Facts:
+def with_operation_count(facts: Facts, operation: OperationUnit | None, metric: str) -> Facts:
     """``facts`` with the number of operations of the run, computed from the rate or cost of the run divided by the rate
     or cost of the parent. Facts without a rate or cost are returned unchanged.
     """
@@ -283,7 +290,7 @@ def with_operations(facts: Facts, operation: OperationUnit | None, metric: str) 
     return replace(facts, operations=max(1, round(min(operation.operations_per_run * speedup, MAX_OPERATIONS))))
 
 
-def common_cost_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: int) -> float:
+def error_shared_by_functions(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: int) -> float:
     """The relative standard error that is common to the cost ratios (culprit to parent) of all functions.
 
     The speed of a host varies between runs, and this variation changes the costs of all functions by the same factor.
@@ -333,7 +340,7 @@ def explained_part(event: Event) -> str:
             return ""
 
 
-def runs_by_group(events: Sequence[Counted], commit: str) -> RunsByGroup:
+def runs_by_counter_group(events: Sequence[Counted], commit: str) -> RunsByGroup:
     """Maps each group of counters to the runs of a commit with this group, sorted by time."""
     runs: dict[str, list[RunFacts]] = {}
     for event in events:
@@ -348,7 +355,7 @@ def is_mostly_by_more_calls(explanation: Explanation) -> bool:
     extra_by_calls = sum(
         row.parent * (row.calls[1] / row.calls[0] - 1) for row in explanation.counts if row.calls and row.calls[0] > 0
     )
-    return 0 < total_difference(explanation.counts)[0] / 2 < extra_by_calls
+    return 0 < difference_and_error(explanation.counts)[0] / 2 < extra_by_calls
 
 
 def is_explained_by_change(explanation: Explanation) -> bool:
@@ -362,7 +369,7 @@ def is_explained_by_change(explanation: Explanation) -> bool:
     rows = (
         row
         for row in (*explanation.functions, *waits_if_cause(explanation), *explanation.counts)
-        if row.has_changed_code or row.below_changed or row.has_no_symbols
+        if row.has_changed_code or row.below_changed or row.is_whole_binary
     )
     return any(row.beyond_noise and row.part >= NAMED_PART for row in rows)
 
@@ -372,7 +379,7 @@ def suspected_functions(explanation: Explanation, cost_ratio: float) -> tuple[Fu
     difference is compatible with the noise. ``cost_ratio`` is the ratio of the CPU times of the two builds.
     """
     cost_before = sum(row.parent for row in explanation.functions)
-    expected_difference = max(abs(total_difference(explanation.functions)[0]), abs(cost_ratio - 1) * cost_before)
+    expected_difference = max(abs(difference_and_error(explanation.functions)[0]), abs(cost_ratio - 1) * cost_before)
     rows = () if explanation.counts else explanation.functions
     changed_rows = (row for row in rows if row.has_changed_code or row.below_changed)
     return tuple(row for row in changed_rows if abs(row.difference) + 2 * row.error > expected_difference / 2)

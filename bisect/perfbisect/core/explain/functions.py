@@ -21,7 +21,7 @@ from itertools import chain
 from statistics import stdev
 
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.evidence import MIN_EXACT_ERROR, OTHER_FUNCTIONS, FunctionRow, total_difference
+from perfbisect.core.explain.evidence import MIN_EXACT_ERROR, OTHER_FUNCTIONS, FunctionRow, difference_and_error
 from perfbisect.core.explain.profiles import (
     NO_CALLERS,
     SYSTEM_BINARY,
@@ -29,11 +29,11 @@ from perfbisect.core.explain.profiles import (
     FunctionKey,
     ProfilesOfBoth,
     function_key,
-    functions_in,
     may_be_same,
+    non_system_functions,
     scope_and_name,
     stack_frames,
-    without_system_frames,
+    without_system_leaves,
 )
 
 NAMED_PART = 0.1  # a function is named beside other functions if it has at least this share of the total difference
@@ -161,7 +161,7 @@ def off_cpu_rows(
         return ()
     parent, culprit = (sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in profiles)
     scale = culprit / parent if parent else 1.0
-    waits = [without_system_frames(run, scale) for run in profiles[0]], [*map(without_system_frames, profiles[1])]
+    waits = [without_system_leaves(run, scale) for run in profiles[0]], [*map(without_system_leaves, profiles[1])]
     return function_rows(waits, change, function_names)
 
 
@@ -179,12 +179,12 @@ def function_rows(
     by_key = cost_rows((before.own, after.own))
     by_key = {key: replace(row, callers=main_callers(key, before, after)) for key, row in by_key.items()}
     rank = {key: abs(row.difference) for key, row in by_key.items()}
-    for group in exchange_groups(by_key, before, after):
+    for group in cost_exchange_groups(by_key, before, after):
         remainder = abs(net_difference(group, by_key))
         for key, partner in group.items():
             by_key[key], rank[key] = replace(by_key[key], partner=partner[0]), remainder
     rows = with_summary_row([by_key[key] for key in sorted(by_key, key=lambda key: -rank[key])])
-    names = functions_in(chain(*profiles)) if function_names is None else function_names
+    names = non_system_functions(chain(*profiles)) if function_names is None else function_names
     return tuple(with_commit_changes(rows, profiles, change, names) if change else rows)
 
 
@@ -217,7 +217,7 @@ def main_callers(key: FunctionKey, before: BuildCosts, after: BuildCosts) -> tup
     return tuple(function for function, _ in sorted(costs, key=lambda caller: (-costs[caller], caller))[:MAX_CALLERS])
 
 
-def exchange_groups(
+def cost_exchange_groups(
     rows: Mapping[FunctionKey, FunctionRow], before: BuildCosts, after: BuildCosts
 ) -> Iterator[Mapping[FunctionKey, FunctionKey]]:
     """Groups of functions between which cost moved: a function whose cost fell and functions whose costs rose, or a
@@ -234,7 +234,7 @@ def exchange_groups(
     with_calls = cost_rows((before.inclusive, after.inclusive))
     total = after.total - before.total
 
-    def may_share_cost(first: FunctionKey, second: FunctionKey) -> bool:
+    def may_exchange_cost(first: FunctionKey, second: FunctionKey) -> bool:
         """Whether one function calls the other, or both have a common caller, or each occurs in only one build."""
         if UNKNOWN in (first[1], second[1]):
             return False
@@ -242,7 +242,7 @@ def exchange_groups(
         is_caller = first in callers[second] or second in callers[first] or bool(callers[first] & callers[second])
         return is_caller or all(missing) or (any(missing) and not have_callers)
 
-    def has_constant_total(group: Sequence[FunctionKey]) -> bool:
+    def has_unchanged_total_cost(group: Sequence[FunctionKey]) -> bool:
         """Whether the nearest common caller of a group (or the member that calls all other members) costs as much as
         before."""
         ancestor_sets = (before.ancestors.get(key, set()) | after.ancestors.get(key, set()) for key in group)
@@ -257,10 +257,10 @@ def exchange_groups(
         return max(abs(rows[key].difference) for key in group)
 
     def all_groups() -> Iterator[list[FunctionKey]]:
-        return (exchange_partners(key, [other for other in free if may_share_cost(key, other)], rows) for key in free)
+        return (exchange_partners(key, [each for each in free if may_exchange_cost(key, each)], rows) for key in free)
 
     groups = [group for group in all_groups() if group]
-    while groups := [group for group in groups if has_constant_total(group)]:
+    while groups := [group for group in groups if has_unchanged_total_cost(group)]:
         best = min(groups, key=lambda group: abs(net_difference(group, rows)) / largest_difference(group))
         free = [key for key in free if key not in best]
         first, *partners = best
@@ -311,7 +311,7 @@ def with_summary_row(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
     """The first ``MAX_ROWS`` rows, and one row with the sums of all further rows."""
     first_rows, further = rows[:MAX_ROWS], rows[MAX_ROWS:]
     parent, culprit = sum(row.parent for row in further), sum(row.culprit for row in further)
-    error, part = total_difference(further)[1], sum(row.part for row in further)
+    error, part = difference_and_error(further)[1], sum(row.part for row in further)
     return [*first_rows, FunctionRow(OTHER_FUNCTIONS, "", parent, culprit, error, part)] if further else first_rows
 
 
@@ -323,7 +323,7 @@ def with_commit_changes(
     the commit changes functions with the same names."""
     changed, bodies = changed_and_inlined(change, function_names, profiles)
     changed_names = changed | bodies.keys()
-    below_in_parent, below_in_culprit = (costs_below(changed_names, runs) for runs in profiles)
+    below_in_parent, below_in_culprit = (costs_by_nearest_caller(changed_names, runs) for runs in profiles)
     for row in rows:
         if row.function in changed_names and not SYSTEM_BINARY.match(row.binary):
             is_changed = row.function in changed
@@ -352,7 +352,7 @@ def changed_and_inlined(
     with_calls = cost_rows((before.inclusive, after.inclusive))
     outermost = {key for key, row in with_calls.items() if calls_almost_everything(row, before, after)}
     empty = {key[0] for key in outermost if own_share(key, before) + own_share(key, after) < NAMED_PART}
-    inlined = inlined_changes(change, function_names)
+    inlined = inlined_changed_functions(change, function_names)
     return changed, {name: inlined_names for name, inlined_names in inlined if name not in empty}
 
 
@@ -361,27 +361,27 @@ def own_share(key: FunctionKey, build: BuildCosts) -> float:
     return build.own.cost.get(key, 0.0) / (build.total or 1.0)
 
 
-def costs_below(names: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[FunctionKey, Mapping[str, float]]:
-    """A map: function → its nearest direct or indirect caller among ``names`` → its cost per operation below this
-    caller.
-    """
+def costs_by_nearest_caller(
+    callers: Collection[str], profiles: Sequence[ProfileFacts]
+) -> Mapping[FunctionKey, Mapping[str, float]]:
+    """A map: function → its nearest direct or indirect caller in ``callers`` → its cost per operation below it."""
     operations = sum(run.operations for run in profiles)
     costs: defaultdict[FunctionKey, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for run in profiles:
         for stack, cost in run.stacks.items():
             *outer_keys, leaf = stack_keys(stack)
-            callers = (function for function, binary in reversed(outer_keys) if not SYSTEM_BINARY.match(binary))
-            if nearest := next((function for function in callers if function in names), None):
+            outer = (function for function, binary in reversed(outer_keys) if not SYSTEM_BINARY.match(binary))
+            if nearest := next((function for function in outer if function in callers), None):
                 costs[leaf][nearest] += cost / operations
     return costs
 
 
-def inlined_changes(change: ChangeFacts, function_names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """For each function among ``function_names``, the changed functions that are inlined into it, nearest callee first.
+def inlined_changed_functions(change: ChangeFacts, callers: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """For each function in ``callers``, the changed functions that are inlined into it, nearest callee first.
     A changed function counts as inlined if it is missing in all profiles, and the source code shows that the function
     calls it, directly or through other functions that are missing in all profiles."""
     names_by_short_name: dict[str, list[str]] = {}
-    for name in function_names:
+    for name in callers:
         names_by_short_name.setdefault(scope_and_name(name)[1], []).append(name)
     bodies_of: dict[str, dict[str, int]] = {}  # changed function → functions that its body reaches → number of calls
     for function in change.functions:

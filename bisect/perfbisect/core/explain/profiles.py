@@ -178,7 +178,7 @@ def function_key(text: str) -> FunctionKey:
     return source_name(function), binary
 
 
-def functions_in(profiles: Iterable[ProfileFacts], *, with_inlined: bool = False) -> frozenset[str]:
+def non_system_functions(profiles: Iterable[ProfileFacts], *, with_inlined: bool = False) -> frozenset[str]:
     """The names of all functions in on-CPU and off-CPU profiles, except functions of the kernel and of libc
     (``SYSTEM_BINARY``).
 
@@ -212,7 +212,7 @@ def waits_by_kind(profile: ProfileFacts) -> ProfileFacts:
     return replace(profile, stacks=stacks)
 
 
-def without_system_frames(profile: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
+def without_system_leaves(profile: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
     """A profile in which the innermost frames are removed from each stack until the innermost function is outside of
     the kernel and of a system library.
 
@@ -277,7 +277,7 @@ def folded_stacks(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
             samples += int(number)
             cost_of_rare_stacks += int(cost) / per_unit if lacks_callers(frames_of_stack, perf_chain) else 0.0
     total = sum(costs.values())
-    return FoldedStacks(limited_stacks(costs), samples, lost, cost_of_rare_stacks / total if total else 0.0)
+    return FoldedStacks(merge_rare_stacks(costs), samples, lost, cost_of_rare_stacks / total if total else 0.0)
 
 
 def lacks_callers(stack_of_frames: Sequence[str], perf_chain: Sequence[str]) -> bool:
@@ -339,7 +339,7 @@ def binary_name(path: str) -> str:
     return name or UNKNOWN
 
 
-def limited_stacks(costs: Mapping[str, float]) -> dict[str, float]:
+def merge_rare_stacks(costs: Mapping[str, float]) -> dict[str, float]:
     """All stacks and their costs. The ``MAX_STACKS`` costliest stacks are unchanged; in all other stacks, ``RARE``
     replaces the callers of the innermost function. The total cost is unchanged.
     """
@@ -356,9 +356,9 @@ MAX_CALL_PAIRS = 5000  # number of pairs of caller and callee that are kept, pai
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-def stacks_and_calls(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
-    """For each stack and each call, its count in a ``long`` execution minus its count in a ``short`` execution, from
-    the output of a host."""
+def subtract_short_execution(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """For each stack and for each call, its count in a ``long`` execution minus its count in a ``short`` execution,
+    from the output of a host."""
     difference = numbers_by_item(long) - numbers_by_item(short)
     calls: Counter[str] = Counter()
     for item, number in difference.items():

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduced, PlannedRuns, Purpose
-from perfbisect.core.domain.settings import MAX_PROBABILITY, Direction, Policy
+from perfbisect.core.domain.settings import MAX_PROBABILITY, ChangeDirection, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
 from perfbisect.core.inference.host_jumps import split_hosts_at_jumps
-from perfbisect.core.inference.noise_model import USUAL, NoiseModel, ReadingWeights, judge_readings
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel, ReadingWeights, remove_modes_and_weigh
 from perfbisect.core.inference.posterior import BASE, CHANGE, Posterior, posterior_of
 from perfbisect.core.inference.record import BEYOND, Record, move_stopped_runs
 from perfbisect.core.inference.relative_speed import BuildSpeeds, fit_speeds, speeds_of_fit
@@ -57,7 +57,7 @@ class Contrast:
         return Student(self.freedom).normal_score(self.drop / self.error)
 
     @property
-    def required_score(self) -> float:
+    def required_normal_score(self) -> float:
         """The least ``normal_score`` of a clear difference: lower after many runs, or if layouts cause most error."""
         layout_share = self.layout_variance / self.error**2
         return float(min(np.interp(self.runs, *CLEAR), np.interp(layout_share, *CLEAR_OF_LAYOUT)))
@@ -83,19 +83,19 @@ def contrast_of_builds(levels: Levels, first: int, second: int) -> Contrast:
     direction = np.zeros(levels.mean.shape[1])
     direction[first], direction[second] = 1.0, -1.0
     drops = levels.mean @ direction
-    spread = levels.variance * (levels.covariance @ direction @ direction)
+    spread = levels.noise_variance * (levels.covariance @ direction @ direction)
     mean = float(levels.probability @ drops)
     layout = 2 * sum(p * size**2 for size, p in levels.model.layouts)
     variance = float(levels.probability @ (spread + (drops - mean) ** 2)) + layout
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
     runs = float(min(levels.runs[first], levels.runs[second]))
-    noise = float(np.sqrt(levels.probability @ levels.variance))
+    noise = float(np.sqrt(levels.probability @ levels.noise_variance))
     return Contrast(mean, float(np.sqrt(variance)), freedom, runs, noise, layout)
 
 
 def min_log_change(policy: Policy) -> float:
     """The smallest change of interest under ``policy``, in log units."""
-    of_rise = policy.typed and policy.direction is not Direction.DROP
+    of_rise = policy.typed and policy.direction is not ChangeDirection.DROP
     return max(float(np.log1p(policy.min_effect) if of_rise else -np.log1p(-policy.min_effect)), 1e-4)
 
 
@@ -125,10 +125,10 @@ def _clipped_probabilities(probabilities: NDArray[np.float64]) -> NDArray[np.flo
     return result
 
 
-def host_warnings(levels: Levels, weights: ReadingWeights, p_several: float) -> tuple[str, ...]:
+def host_and_change_warnings(levels: Levels, weights: ReadingWeights, p_several: float) -> tuple[str, ...]:
     """Sentences for the user about a host that is noisy, drifts or has two speeds, and about several changes."""
     sentences = []
-    if weights.two_speeds:
+    if weights.has_two_speeds:
         sentences.append("the host runs at two speeds: readings fall into two groups")
     if float(levels.probability @ (levels.drift > 0)) > DRIFTING:
         sentences.append("the speed of the host drifts; only runs close in time are compared")
@@ -152,7 +152,7 @@ class Analysis:
 
     graph: Graph
     policy: Policy
-    raw_record: Record  # the record before ``judge_readings``
+    raw_record: Record  # the record before ``remove_modes_and_weigh``
     record: Record
     levels: Levels
     fitted: LevelFit
@@ -189,12 +189,12 @@ class Analysis:
         slow = self.hypotheses.ancestry.ancestor_sums(culprit)
         slow[list(self.record.builds)] = self.hypotheses.slow @ posterior.culprit
         change = float(np.clip(posterior.change, 1 - MAX_PROBABILITY, MAX_PROBABILITY))
-        noticed = host_warnings(self.levels, self.reading_weights, posterior.several)
+        noticed = host_and_change_warnings(self.levels, self.reading_weights, posterior.several)
         slow = _clipped_probabilities(slow)
         return Belief(culprit, change, self.levels.noise, lambda: self.end_ratio, noticed, slow, posterior.several)
 
     @property
-    def has_search_begun(self) -> bool:
+    def has_measured_between_ends(self) -> bool:
         """Whether a build between the ends was measured; false in a subrange, which an earlier search measured."""
         ends = (0, self.record.build_id(self.graph.size - 1))
         return not self.is_subrange and any(b not in ends for b in self.record.builds)
@@ -207,7 +207,7 @@ class Analysis:
     @property
     def ends_differ(self) -> bool:
         """Whether the ends differ clearly enough to begin the search, or to continue a search."""
-        return self.ends.normal_score >= (STILL if self.has_search_begun else self.ends.required_score)
+        return self.ends.normal_score >= (STILL if self.has_measured_between_ends else self.ends.required_normal_score)
 
     @property
     def should_give_up(self) -> bool:
@@ -227,18 +227,18 @@ class Analysis:
         policy = self.policy
         return NotReproduced(self.end_ratio, self.ends.detectable_drop, (), policy.min_effect, policy.direction)
 
-    def second_end_runs(self, build_cost: float) -> Measure | None:
+    def missing_first_end_runs(self, build_cost: float) -> Measure | None:
         """The work order for missing first runs of the ends (more if builds cost much); None if ends differ clearly."""
         bad = self.record.build_id(self.graph.size - 1)
         lacking = self.model.first_runs[build_cost > CHEAP] - min(self.record.run_count(0), self.record.run_count(bad))
-        if lacking <= 0 or self.has_search_begun or self.ends.drop > PLAIN * self.ends.noise:
+        if lacking <= 0 or self.has_measured_between_ends or self.ends.drop > PLAIN * self.ends.noise:
             return None
         return _end_runs(self.graph.size - 1, lacking, self.model)
 
     def further_end_runs(self) -> Measure:
         """The work order for runs that make the ends' difference clear: at most about half of the present runs."""
         ends, bad = self.ends, self.graph.size - 1
-        needed = ends.runs * ((1.1 * ends.required_score / max(ends.normal_score, 0.3)) ** 2 - 1)
+        needed = ends.runs * ((1.1 * ends.required_normal_score / max(ends.normal_score, 0.3)) ** 2 - 1)
         return _end_runs(bad, int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8)))), self.model)
 
     @property
@@ -259,7 +259,7 @@ def analyse(
 ) -> Analysis:
     """The analysis of ``record``, with readings of both ends; ``run_noise`` is the known standard deviation of runs."""
     raw, bad = record, record.build_id(graph.size - 1)
-    record, weights = judge_readings(raw, 0, bad, model)
+    record, weights = remove_modes_and_weigh(raw, 0, bad, model)
 
     def inferred(fitted: LevelFit) -> tuple[Levels, Contrast, Posterior]:
         levels = levels_for_search(fitted, run_noise)
@@ -313,7 +313,7 @@ def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Seque
     return tuple(_pairwise_proof(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
 
 
-def weakest_proof(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
+def proof_of_smallest_drop(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
     """The proof with the smallest drop. Proofs without new runs of both builds count as infinite drops."""
     return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
 

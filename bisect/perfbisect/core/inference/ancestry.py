@@ -55,7 +55,7 @@ class Ancestry:
                        for h, below in zip(heads.tolist(), self._below, strict=True)]  # fmt: skip
         self._ancestors: OrderedDict[int, NDArray[np.bool_]] = OrderedDict()
         self._bits = self._ancestor_bits(np.arange(self.segments)) if self.segments <= DENSE else None
-        self._owner = None if self._bits is not None else self._trunk_segments()
+        self._owner = None if self._bits is not None else self._trunk_and_oldest_descendants()
         # The latest argument and result of ``sums``, because a decision asks several times for the sums of one posterior.
         self._latest: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self._columns = np.empty(0, np.int64)  # the segment of each column of ``_partial``
@@ -88,7 +88,7 @@ class Ancestry:
         total = np.diff(np.append(base, running[-1]))
         out = np.empty(self.size)
         within = self.segment[self._order]
-        out[self._order] = running - base[within] + self._sums_below(total)[within]
+        out[self._order] = running - base[within] + self._ancestor_sums(total)[within]
         return out
 
     @cached_property
@@ -103,7 +103,7 @@ class Ancestry:
         height[self._order] = np.repeat(np.array(top) + 1 - self._start - length, length) + np.arange(self.size)
         return height
 
-    def cut_into_pieces(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
+    def pieces_with_parents(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
         """Divide the range into pieces. Returns the number of each candidate's piece, shape (size,), and for each piece
         the numbers of its parent pieces, which are smaller than its own number.
 
@@ -122,7 +122,7 @@ class Ancestry:
             below[first_piece] = highest[lower].tolist()
         return piece, below
 
-    def _sums_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _ancestor_sums(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
         """For each segment, the total weight of the segments that are its ancestors; NaN if the total is unknown."""
         if self._bits is not None:
             return _multiply_bits(self._bits, total)
@@ -166,7 +166,7 @@ class Ancestry:
                     row[i >> 3] |= 128 >> (i & 7)
         return bits
 
-    def _trunk_segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _trunk_and_oldest_descendants(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The segments of the trunk (the first-parent line of bad), oldest first; and for each segment the index of the
         oldest trunk segment that is the segment itself or descends from the segment, or -1 without such a trunk
         segment.
@@ -275,7 +275,7 @@ class Hypotheses:
         share[possible] = self.weight[possible] * (posterior / self.prior)[index]
         return share
 
-    def slow_shares(self, candidate: int) -> NDArray[np.float64]:
+    def slow_prior_share(self, candidate: int) -> NDArray[np.float64]:
         """For each class, shape (C,): the share of the class's prior weight that belongs to possible culprits that make
         ``candidate`` slow. A measurement of ``candidate`` divides each class whose share is between 0 and 1.
         """
@@ -285,7 +285,7 @@ class Hypotheses:
         return part
 
 
-def separate_hypotheses(
+def distinguishable_hypotheses(
     graph: Graph, record: Record, second_prior: NDArray[np.float64] | None = None, second_prior_share: float = 0.0
 ) -> Hypotheses:
     """The possible culprits, divided into classes that readings of the builds of ``record`` can distinguish.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from perfbisect.core.domain.orders import SAME, CodePlacement, Interval, NotReproduced, Step, named_steps
+from perfbisect.core.domain.orders import SAME, CodePlacement, Interval, NotReproduced, Step, worsening_steps
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Observation, Reading, has_exact_counts, read_observations
@@ -56,7 +56,8 @@ def ratios_to_good(
         speeds = candidate_ratios(history, len(state.commits) - 1, host_classes, model)
         by_commit |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
-    equal_to_good = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
+    same_as_good = state.first_with_same_binary(good)
+    equal_to_good = [sha for sha in state.tested if sha != good and state.first_with_same_binary(sha) == same_as_good]
     return by_commit | dict.fromkeys(equal_to_good, SAME)
 
 
@@ -98,18 +99,18 @@ def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> C
     probabilities of the search. A commit outside of the range is classified by the interval of its ratio.
     """
     good, bad = state.commits[0], state.commits[-1]
-    build = state.binary_of(sha)
+    build = state.first_with_same_binary(sha)
     if state.facts_of(sha).skip is not None:
         return Classification.SKIPPED
     if sha == good:
         return Classification.BASELINE
-    if sha in {state.commits[step.candidate] for step in named_steps(state.verdict)}:
+    if sha in {state.commits[step.candidate] for step in worsening_steps(state.verdict)}:
         return Classification.CULPRIT
-    if build == state.binary_of(good):
+    if build == state.first_with_same_binary(good):
         return Classification.GOOD
     if not state.is_measured(sha):
         return Classification.BUILT
-    if build == state.binary_of(bad):
+    if build == state.first_with_same_binary(bad):
         return Classification.BAD
     candidate = state.node.get(build, state.node.get(sha))
     if candidate is not None and state.belief is not None and len(state.belief.slow) == len(state.commits):

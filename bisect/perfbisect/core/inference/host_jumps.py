@@ -65,7 +65,7 @@ def split_hosts_at_jumps(record: Record, model: NoiseModel) -> Record:
     alone = np.flatnonzero((np.bincount(cell)[cell] == 1) & (np.bincount(record.build)[record.build] > 1))
     part[alone] = part.max() + 1 + np.arange(len(alone))
     part = np.unique(part, return_inverse=True)[1]
-    return replace(record, host=part, value=record.value - _part_speeds(record, part)[part])
+    return replace(record, host=part, value=record.value - _host_speed_by_part(record, part)[part])
 
 
 def _jump_positions(build: Sequence[int], value: Sequence[float]) -> list[int]:
@@ -117,7 +117,7 @@ def _absolute_deviations(values: Sequence[float]) -> float:
     return sum(abs(value - middle) for value in values)
 
 
-def _part_speeds(record: Record, part: NDArray[np.int64]) -> NDArray[np.float64]:
+def _host_speed_by_part(record: Record, part: NDArray[np.int64]) -> NDArray[np.float64]:
     """The log speed of the host in each part (the runs between two jumps), fitted by iteratively reweighted least
     squares, for noise with a Student's t distribution."""
     builds = len(record.builds)

@@ -19,7 +19,7 @@ import numpy as np
 
 from perfbisect.core.domain.events import BuildFinished, RunFinished
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.measured_log import CommitsByBinary, MeasuredEvent
+from perfbisect.core.domain.measured_log import FirstCommitsByBinary, MeasuredEvent
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_exact_count, log_metric
 from perfbisect.core.domain.orders import CodePlacement, Inconclusive, Interval, NotReproduced, Reason, Step, Verdict
 from perfbisect.core.domain.settings import Policy
@@ -107,11 +107,11 @@ RESOLVED = CLEAR * math.sqrt(2) * EXACT.guessed_noise  # in log units: two count
 Log = Sequence[tuple[float, MeasuredEvent]]
 
 
-def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
+def step_commit_and_parents(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
     """The commit of a step (a change), and its parents. A commit whose binary equals the binary of a commit that was
     built earlier is replaced by the commit that was built first.
     """
-    binaries = CommitsByBinary()
+    binaries = FirstCommitsByBinary()
     builds = [event.facts for _, event in log if isinstance(event, BuildFinished)]
     first = {build.commit: binaries.add_build(0, build) or build.commit for build in builds}
     named = (commits[node] for node in (step.candidate, *step.parents))
@@ -127,14 +127,15 @@ def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Ver
     """
     if not isinstance(verdict, CodePlacement):
         return verdict
-    own_count, *other_counts = (_log_count(sha, log) for sha in commits_of_step(verdict.step, commits, log))
+    shas = step_commit_and_parents(verdict.step, commits, log)
+    own_count, *other_counts = (_logarithm_of_instructions(sha, log) for sha in shas)
     counts = [count for count in other_counts if count is not None]
     if own_count is None or not counts or len(counts) < len(other_counts):
         return verdict
     return replace(verdict, same_counts=all(abs(own_count - count) <= RESOLVED for count in counts))
 
 
-def _log_count(sha: str, log: Log) -> float | None:
+def _logarithm_of_instructions(sha: str, log: Log) -> float | None:
     """The logarithm of a commit's instructions per operation; None if they were not counted exactly."""
     runs = [event.facts for _, event in log if isinstance(event, RunFinished) and event.facts.commit == sha]
     exact = (run for run in runs if is_exact_count(run, INSTRUCTIONS))

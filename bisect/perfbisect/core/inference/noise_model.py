@@ -164,7 +164,7 @@ class ReadingWeights:
     """The weight of each reading, at most 1; whether the host has two speeds; and the number of outliers."""
 
     weight: NDArray[np.float64]
-    two_speeds: bool
+    has_two_speeds: bool
     outliers: int
 
 
@@ -186,14 +186,14 @@ def weigh_readings(record: Record, good: int, bad: int, model: NoiseModel = USUA
     deviation = record.value - centre[cell]
     repeated = runs[cell] > 1
     varying = repeated & (record.bound == 0)  # a stopped run has only a limit of its metric
-    scale = _run_sd(deviation[varying], len(np.unique(cell[varying])), model)
+    scale = _winsorized_run_sd(deviation[varying], len(np.unique(cell[varying])), model)
     single = np.abs(record.value[:, None] - ends[None]).min(axis=1)
     distance = np.where(repeated, np.abs(deviation), 0.0 if model.exact else single) / scale
     weight = np.minimum(1.0, (FREEDOM + 2) / (FREEDOM + distance**2))
     return ReadingWeights(weight, _has_two_speeds(deviation[varying]), int((repeated & (distance > 6)).sum()))
 
 
-def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
+def _winsorized_run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
     """The standard deviation of a run, computed from the deviations of readings from the medians of their builds. A
     deviation that is larger than four times the typical deviation is reduced to four times the typical deviation.
     """
@@ -247,7 +247,7 @@ class _Modes:
     unknown: tuple[int, ...]
 
 
-def remove_layout_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
+def correct_to_fast_mode(record: Record, good: int, bad: int) -> tuple[Record, Array]:
     """The record with all readings corrected to the fast mode; and for each reading a factor from 0 to 1 by which to
     multiply its weight. The factor is smaller if the mode of the reading is uncertain.
     """
@@ -255,18 +255,18 @@ def remove_layout_modes(record: Record, good: int, bad: int) -> tuple[Record, Ar
     modes = _recognise_modes(record, *ends)
     if modes is None:
         return record, np.ones(len(record.value))
-    in_slow_mode = _in_slow_mode(record, modes, *ends)
+    in_slow_mode = _slow_mode_probability(record, modes, *ends)
     trust = 1 / (1 + (modes.gap / modes.noise) ** 2 * in_slow_mode * (1 - in_slow_mode))
     return replace(record, value=record.value + modes.gap * in_slow_mode), trust
 
 
-def judge_readings(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, ReadingWeights]:
+def remove_modes_and_weigh(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, ReadingWeights]:
     """The record in which the effects of the fast and the slow mode are removed, and the weights of its readings. A
     reading has less weight if its mode is uncertain.
     """
     trust: Array | float = 1.0
     if model.modes and record.build_id(bad) in record.builds:
-        record, trust = remove_layout_modes(record, good, bad)
+        record, trust = correct_to_fast_mode(record, good, bad)
     noticed = weigh_readings(record, good, bad, model)
     return record, replace(noticed, weight=noticed.weight * trust)
 
@@ -296,7 +296,7 @@ def _recognise_modes(record: Record, good: int, bad: int) -> _Modes | None:
     gap = np.tile(gap, len(starts))
     noise, share = np.maximum(gap / 8, LEAST_NOISE), np.full(len(gap), 0.5)
     for _ in range(ROUNDS):
-        log, slow, ordinary = _mode_shares(values, level[:, of], gap, noise, share)
+        log, slow, ordinary = _mode_probabilities(values, level[:, of], gap, noise, share)
         share = np.clip(slow.sum(axis=1) / np.maximum(ordinary.sum(axis=1), TINY), 0.02, 0.98)
         raised = ordinary * values + slow * gap[:, None]
         level = np.where(ordinary @ member > TINY, raised @ member / np.maximum(ordinary @ member, TINY), level)
@@ -322,7 +322,9 @@ def _recognise_modes(record: Record, good: int, bad: int) -> _Modes | None:
     return modes
 
 
-def _mode_shares(values: Array, level: Array, gap: Array, noise: Array, share: Array) -> tuple[Array, Array, Array]:
+def _mode_probabilities(
+    values: Array, level: Array, gap: Array, noise: Array, share: Array
+) -> tuple[Array, Array, Array]:
     """Three arrays with a row for each assumed gap between the modes: the log likelihood of the gap; for each reading
     (column), the probability that the reading is in the slow mode; and for each reading, the probability that the
     reading is in one of the two modes, and not an outlier.
@@ -340,7 +342,7 @@ def _normal_density(distance: Array, noise: Array | float) -> Array:
     return result
 
 
-def _in_slow_mode(record: Record, modes: _Modes, good: int, bad: int) -> Array:
+def _slow_mode_probability(record: Record, modes: _Modes, good: int, bad: int) -> Array:
     """For each reading, the probability that it was taken in the slow mode."""
     levels = np.array([modes.fast, modes.slow])[:, None]
     fast = _normal_density(record.value - levels, modes.noise) + 1e-12  # (2, N)

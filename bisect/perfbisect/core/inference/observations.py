@@ -11,8 +11,14 @@ from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, Uncounted
 from perfbisect.core.domain.facts import LEFT_OUT
-from perfbisect.core.domain.measured_log import CommitsByBinary, MeasuredEvent, binary_host_number
-from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_exact_count, log_metric, log_metric_by_cpu
+from perfbisect.core.domain.measured_log import FirstCommitsByBinary, MeasuredEvent, host_or_shared_number
+from perfbisect.core.domain.metrics import (
+    INSTRUCTIONS,
+    find_metric,
+    is_exact_count,
+    log_metric,
+    log_metric_from_cpu_time,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +46,8 @@ class Reading:
     count: float | None = None  # like ``Count.value``, if perf counted instructions during the run
 
     @property
-    def measurement_kind(self) -> tuple[bool, bool]:
-        """Two answers, as in ``RunFacts.measurement_kind``: whether the layout is randomized, and whether the run is
-        paired."""
+    def layout_and_pairing(self) -> tuple[bool, bool]:
+        """Whether the layout is randomized, and whether the run is paired; as in ``RunFacts.layout_and_pairing``."""
         return bool(self.layout), self.partner is not None
 
     @property
@@ -132,7 +137,7 @@ def read_observations(
     history: list[Observation] = []
     host_number = {name: number for number, name in enumerate(hosts)}
     maker = {name: number for number, name in enumerate(build_hosts)}
-    binaries = CommitsByBinary()
+    binaries = FirstCommitsByBinary()
     visits: dict[tuple[int, str], int] = {}
     counted = has_exact_counts(log, metric)
     begun: dict[str, Reading] = {}  # round → its first run, until its second run is read
@@ -145,7 +150,7 @@ def read_observations(
             case BuildFinished(facts=build):
                 made_by = maker.get(event.host)
                 alone = len(host_number) > 1 and made_by is None  # whether no other host has the build
-                first = binaries.add_build(binary_host_number(event.host, host_number, maker), build)
+                first = binaries.add_build(host_or_shared_number(event.host, host_number, maker), build)
                 same_as = None if first is None else candidate_by_commit[first]
                 on = host if alone else None
                 # A build from the shared store was only copied, so its time does not show the cost of a build.
@@ -165,7 +170,7 @@ def read_observations(
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
-                    cpu = log_metric_by_cpu(run, metric)
+                    cpu = log_metric_from_cpu_time(run, metric)
                     cost = at - run.started if run.started >= began else run.seconds  # a run before the hunt
                     single = Reading(
                         candidate, reading, minutes, visit, host, cost, bound, run.layout, cpu_value=cpu,
@@ -185,7 +190,7 @@ def read_observations(
     return history
 
 
-def count_runs(history: Sequence[Observation]) -> int:
+def count_own_runs(history: Sequence[Observation]) -> int:
     """The number of timed runs (two for each pair) and of exact counts. Runs that another hunt asked for are not
     counted."""
     counts = sum(isinstance(item, Count) for item in history)

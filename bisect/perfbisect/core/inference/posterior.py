@@ -13,7 +13,7 @@ The level of build v if commit K is the culprit; bad(v; K) is 1 if K is v or an 
   not average the effect out. The standard deviation of layout effects is one of a few assumed values. In the model with
   one step, one build may be odd, that is, its layout effect has a larger standard deviation (ODD_WIDTH). Without odd
   builds, the model would classify a build between slow and fast with false certainty.
-* d: a second step (the decoy), for the better or the worse, at any commit J; all pairs (K, J) are computed. A model
+* d: a second step, for the better or the worse, at any commit J; all pairs (K, J) are computed. A model
   without a second step could name a step as the culprit, with false certainty, although another step is larger.
 * walk: many small steps, as a random walk along the history; the covariance of two builds is proportional to the prior
   probability of their common ancestors. Exact counts of instructions show more small steps than times do; for exact
@@ -52,7 +52,7 @@ CHANGE_WIDTH = 0.1  # s.d. of the size of a change, in log units, if nothing is 
 BASE = 1.0  # s.d. of the prior of the base level, far wider than any reading
 ONE_WIDTH = 0.5  # s.d. of the drop D at the culprit, in units of the drop between the ends
 MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, in units of the drop between the ends
-DECOY, DECOY_WIDTH = 0.5, 0.4  # prior of a sharp decoy, and the s.d. of its size
+SECOND, SECOND_WIDTH = 0.5, 0.4  # prior of a sharp second step, and the s.d. of its size
 DOUBT = 1.5  # the s.d. of the priors includes this number of standard errors of the drop between the ends
 NEVER = 1e-300  # in place of a probability of 0
 WALK = 0.3  # s.d. of the walk from end to end
@@ -62,13 +62,13 @@ WALK = 0.3  # s.d. of the walk from end to end
 class _StepPriors:
     """The priors of the sizes of steps, in log units: the mean and the standard deviation of the culprit's drop in the
     model with one step (``one``) and with several steps (``main``), and the standard deviation of a second step
-    (``decoy``). The readings of the ends determine these priors, and the posterior uses the same readings again; this
+    (``second``). The readings of the ends determine these priors, and the posterior uses the same readings again; this
     does no harm if the drop is much larger than its error. A drop near its error is probably overestimated, so its
     priors are nearer to 0 and wider."""
 
     one: tuple[float, float]
     main: tuple[float, float]
-    decoy: float
+    second: float
 
     @classmethod
     def of(cls, drop: float, error: float) -> "_StepPriors":
@@ -76,7 +76,7 @@ class _StepPriors:
         return cls(
             one=(shrunk, float(np.hypot(ONE_WIDTH * drop, DOUBT * error))),
             main=(MAIN * shrunk, float(np.hypot(MAIN_WIDTH * drop, DOUBT * error))),
-            decoy=DECOY_WIDTH * drop,
+            second=SECOND_WIDTH * drop,
         )
 
 
@@ -95,8 +95,8 @@ class BestCell:
     covariance: Array  # (M, M) covariance of the levels by all effects except the steps
     drop: Array  # (C,) coefficient of bad(.; K), which is -D: negative
     drop_precision: Array  # (C,)
-    decoy: Array  # (C,) coefficient of the most probable decoy of each class; 0 without a decoy
-    decoy_class: NDArray[np.int64]  # (C,) the class of commits at which this decoy is
+    second: Array  # (C,) coefficient of each class's most probable second step; 0 without one
+    second_class: NDArray[np.int64]  # (C,) the class of commits at which this second step is
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,28 +112,28 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepTerms:
-    """The log marginal likelihoods and the sizes of the steps, for each cell of ``_Cells`` and each class of culprits;
-    the shape of all arrays is (number of cells Q, number of classes C)."""
+    """The log marginal likelihoods and the sizes of the steps, for each cell of ``_ModelCells`` and each class of
+    culprits; the shape of all arrays is (number of cells Q, number of classes C)."""
 
     log: Array
     drop: Array
     precision: Array
-    decoy: Array
-    decoy_class: NDArray[np.int64]
+    second: Array
+    second_class: NDArray[np.int64]
     odd: NDArray[np.int64]  # (Q, C) the odd build, -1 if none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Cells:
+class _ModelCells:
     """The Q cells of the model; each combines a noise distribution, a size of layout effects and a size of the walk."""
 
     residual: Array  # (Q,) like ``Levels.residual``
     freedom: float
     s2: Array  # (Q,)
     prior: Array  # (Q,) logarithm
-    still: NDArray[np.bool_]  # (Q,) whether the cell is without small steps
-    drops: _StepPriors
-    classes: Array  # (C,) prior of each class of culprits
+    has_no_walk: NDArray[np.bool_]  # (Q,) whether the cell is without small steps
+    step_priors: _StepPriors
+    class_prior: Array  # (C,) prior of each class of culprits
 
 
 def posterior_of(
@@ -147,9 +147,9 @@ def posterior_of(
     sizes = [(layout, walk, p * q) for (layout, p), (walk, q) in product(model.layouts, model.walks)]
     law = np.repeat(np.arange(laws), len(sizes))
     width, steps, share = (np.tile(column, laws) for column in zip(*sizes, strict=True))
-    s2 = levels.variance[law]
-    log_prior, drops = levels.evidence[law] + np.log(share), _StepPriors.of(drop, drop_error)
-    cells = _Cells(levels.residual[law], levels.freedom, s2, log_prior, steps == 0, drops, classes.prior)
+    s2 = levels.noise_variance[law]
+    log_prior, priors = levels.evidence[law] + np.log(share), _StepPriors.of(drop, drop_error)
+    cells = _ModelCells(levels.residual[law], levels.freedom, s2, log_prior, steps == 0, priors, classes.prior)
     centre = float(levels.mean[0].mean())
     y = levels.mean[law] - centre
     slow = classes.slow.astype(np.float64)
@@ -174,7 +174,7 @@ def posterior_of(
         law=int(law[q]), s=float(np.sqrt(s2[q])), layout=float(width[q] ** 2 / s2[q]), odd=odd,
         walk=float(steps[q] ** 2 / s2[q] + (walk[q] if structure else 0.0)), base=float(base[q]), centre=centre,
         covariance=(rough if structure else plain)[q] + np.diag(odd), drop=best.drop[q], drop_precision=best.precision[q],
-        decoy=best.decoy[q], decoy_class=best.decoy_class[q],
+        second=best.second[q], second_class=best.second_class[q],
     )  # fmt: skip
     return Posterior(
         culprit=p.sum(axis=(0, 1)),
@@ -230,9 +230,9 @@ class _WhitenedSums:
         )
 
 
-def _one_step_terms(cells: _Cells, sums: _WhitenedSums) -> _StepTerms:
+def _one_step_terms(cells: _ModelCells, sums: _WhitenedSums) -> _StepTerms:
     """The likelihoods and step sizes in the model with one step, in which one build may be odd."""
-    log, drop, precision = _step_marginals(cells, sums, cells.drops.one)
+    log, drop, precision = _step_marginals(cells, sums, cells.step_priors.one)
     log = log + sums.log_prior
     best = log.argmax(axis=1)[:, None]
 
@@ -244,19 +244,19 @@ def _one_step_terms(cells: _Cells, sums: _WhitenedSums) -> _StepTerms:
     return _StepTerms(log_sum_exp(log, axis=1), at_best(drop), at_best(precision), none.astype(np.float64), none, odd)
 
 
-def _change_probability(cells: _Cells, sums: _WhitenedSums, change: float) -> float:
+def _change_probability(cells: _ModelCells, sums: _WhitenedSums, prior_probability: float) -> float:
     """The probability that there is a change, from a comparison of one step with no step. "No step" is computed only in
     cells without a walk. The prior of the step's size is a half-normal distribution, because with a prior around the
     drop between the ends, a change would always be more probable than no change. In this comparison no build is odd,
     because a change next to an end could not be distinguished from an odd end."""
     plain, prior = sums.assuming_no_odd_build, cells.prior[:, None]
-    step = _step_marginals(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.classes)
+    step = _step_marginals(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.class_prior)
     none = -0.5 * plain.log_det - 0.5 * cells.freedom * np.log(np.maximum(cells.residual[:, None] + plain.yy, 1e-12))
-    odds = log_sum_exp((prior + none)[cells.still].ravel(), axis=0) - log_sum_exp((prior + step).ravel(), axis=0)
-    return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - change) / change))
+    odds = log_sum_exp((prior + none)[cells.has_no_walk].ravel(), axis=0) - log_sum_exp((prior + step).ravel(), axis=0)
+    return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - prior_probability) / prior_probability))
 
 
-def _step_marginals(cells: _Cells, sums: _WhitenedSums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
+def _step_marginals(cells: _ModelCells, sums: _WhitenedSums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
     """The log marginal likelihoods of a single step, its size and its precision; ``size`` is the mean and the standard
     deviation of the prior of the step."""
     shape, freedom = (-1, *[1] * (sums.zz.ndim - 1)), cells.freedom
@@ -270,40 +270,40 @@ def _step_marginals(cells: _Cells, sums: _WhitenedSums, size: tuple[float, float
     return log, drop, precision
 
 
-def _several_steps_terms(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _StepTerms:
+def _several_steps_terms(cells: _ModelCells, covariance: Array, y: Array, slow: Array) -> _StepTerms:
     (white_y, z), log_det = _whiten_columns(covariance, y[:, :, None], slow)
-    drops, freedom, s2 = cells.drops, cells.freedom, cells.s2
-    width, mean = s2 / drops.main[1] ** 2, -drops.main[0]
+    priors, freedom, s2 = cells.step_priors, cells.freedom, cells.s2
+    width, mean = s2 / priors.main[1] ** 2, -priors.main[0]
     zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
     sums = _WhitenedSums(yy[:, None], zz, zy, log_det[:, None], np.zeros(1))
-    alone, drop, precision = _step_marginals(cells, sums, drops.main)
-    w1, w2 = width[:, None, None], (s2 / drops.decoy**2)[:, None, None]
-    cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 is the culprit K, axis 2 the decoy J
+    alone, drop, precision = _step_marginals(cells, sums, priors.main)
+    w1, w2 = width[:, None, None], (s2 / priors.second**2)[:, None, None]
+    cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 is the culprit K, axis 2 the second step J
     a, b = zz[:, :, None] + w1, zz[:, None, :] + w2
     det = np.maximum(a * b - cross**2, 1e-12)
     r1, r2 = zy[:, :, None] + w1 * mean, zy[:, None, :]
-    main, decoy = (b * r1 - cross * r2) / det, (a * r2 - cross * r1) / det
+    main, second = (b * r1 - cross * r2) / det, (a * r2 - cross * r1) / det
     squares = cells.residual + yy + width * mean**2
-    squares = np.maximum(squares[:, None, None] - r1 * main - r2 * decoy, 1e-12)
+    squares = np.maximum(squares[:, None, None] - r1 * main - r2 * second, 1e-12)
     margin = np.sqrt(squares / freedom * np.maximum(a + b - 2 * np.abs(cross), 1e-9) / det)
     log = -0.5 * (log_det[:, None, None] + np.log(det / (w1 * w2))) - 0.5 * freedom * np.log(squares)
-    log = log + log_normal_cdf((-main - np.abs(decoy)) / margin) + np.log(DECOY * cells.classes)
-    every = np.concatenate(((alone + np.log(1 - DECOY))[:, :, None], log), axis=2)
+    log = log + log_normal_cdf((-main - np.abs(second)) / margin) + np.log(SECOND * cells.class_prior)
+    every = np.concatenate(((alone + np.log(1 - SECOND))[:, :, None], log), axis=2)
     best = every.argmax(axis=2)
     without, pick = best == 0, np.maximum(best - 1, 0)[:, :, None]
-    main, decoy = (np.take_along_axis(values, pick, axis=2)[:, :, 0] for values in (main, decoy))
+    main, second = (np.take_along_axis(values, pick, axis=2)[:, :, 0] for values in (main, second))
     return _StepTerms(
         log_sum_exp(every, axis=2),
         np.where(without, drop, main),
         precision,
-        np.where(without, 0.0, decoy),
+        np.where(without, 0.0, second),
         pick[:, :, 0],
         np.full_like(best, -1),
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Separation:
+class HypothesisSeparation:
     """How well measurements separate the hypotheses, relative to the noise of a run; all arrays have the same shape."""
 
     above: Array  # probability that the reading is above the mean of all predictions
@@ -312,7 +312,7 @@ class Separation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
+class PredictedLevels:
     """Levels of O candidates and M builds that C hypotheses predict, in log units; variances are in units of s². On an
     axis of length O + M, the O candidates come first, then the M builds."""
 
@@ -326,7 +326,7 @@ class Prediction:
     covariance: Array  # (O + M, O + M), given the steps of the hypotheses
     s: float
 
-    def separation(self, trusted: Array, fallback: Array, trust: Array) -> Separation:
+    def separation(self, trusted: Array, fallback: Array, trust: Array) -> HypothesisSeparation:
         """How well readings of O candidates, each minus B combinations of builds' levels, separate the hypotheses;
         shape (O, B). Combination b of candidate o is the sum of the builds' levels with the weights ``trust[o, b]`` ·
         ``trusted[o]`` + (1 - ``trust[o, b]``) · ``fallback[o]``; ``trusted`` and ``fallback`` have the shape (O, M).
@@ -354,7 +354,7 @@ class Prediction:
         )  # fmt: skip
         higher = level[:, None] > trust[:, :, None] * level_turn[:, None]
         above = (higher @ weight[:, :, None])[:, :, 0]
-        return Separation(
+        return HypothesisSeparation(
             np.clip(above, 1e-9, 1 - 1e-9),
             np.maximum(between, 0.0) / self.s**2,
             np.maximum(variance, 1e-9) + np.maximum(steps, 0.0),
@@ -368,12 +368,12 @@ def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> A
 
 def predict_levels(
     levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], reading_rows: Sequence[int]
-) -> Prediction:
+) -> PredictedLevels:
     """The predicted levels of ``candidates`` and builds; ``reading_rows`` has each candidate's row in ``levels``, or -1
     for a candidate that has no readings."""
     fit, pi = posterior.fit, posterior.culprit
     slow = classes.slow.astype(np.float64)
-    shares = [slow[b] if b >= 0 else classes.slow_shares(v) for v, b in zip(candidates, reading_rows, strict=True)]
+    shares = [slow[b] if b >= 0 else classes.slow_prior_share(v) for v, b in zip(candidates, reading_rows, strict=True)]
     share = np.concatenate((np.array(shares, np.float64).reshape(len(shares), -1), slow))  # (O + M, C)
     row = np.array([*reading_rows, *range(len(slow))])
     splits = (share > 0) & (share < 1)
@@ -389,11 +389,11 @@ def predict_levels(
     solved_y, solved_z, solved_c = solved[:, 0], solved[:, 1 : 1 + slow.shape[1]], solved[:, 1 + slow.shape[1] :]
 
     uncertain = np.where(splits, 0.0, share) - cross @ solved_z
-    decoy_uncertain = share - cross @ solved_z
-    mean = (cross @ solved_y)[:, None] + fit.drop * uncertain + fit.decoy * decoy_uncertain[:, fit.decoy_class]
+    second_uncertain = share - cross @ solved_z
+    mean = (cross @ solved_y)[:, None] + fit.drop * uncertain + fit.second * second_uncertain[:, fit.second_class]
     options = slice(len(candidates))
     slow_side = np.where(splits, share, 0.0)[options] * pi
-    return Prediction(
+    return PredictedLevels(
         candidates=len(candidates), mean=mean, jump=np.where(splits, fit.drop, 0.0)[options], slow_side=slow_side,
         fast_side=pi - slow_side, uncertain=uncertain, step=pi / np.maximum(fit.drop_precision, 1e-9),
         covariance=prior - cross @ solved_c, s=fit.s,

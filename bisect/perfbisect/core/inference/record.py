@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.settings import Direction, Policy
-from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped, count_runs
+from perfbisect.core.domain.settings import ChangeDirection, Policy
+from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped, count_own_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def arrange_observations(observations: Sequence[Observation], policy: Policy, ba
         attempted=frozenset(built | attempted),
         attempts=tuple(attempts),
         minutes=minutes,
-        spent_runs=count_runs(observations),
+        spent_runs=count_own_runs(observations),
     )
 
 
@@ -246,13 +246,13 @@ def _partner_name(reading: Reading, same: Mapping[int, int]) -> int:
     return -1 if reading.partner is None else same.get(reading.partner, reading.partner)
 
 
-def _orientation(direction: Direction, value: NDArray[np.float64], names: NDArray[np.int64], bad: int) -> float:
+def _orientation(direction: ChangeDirection, value: NDArray[np.float64], names: NDArray[np.int64], bad: int) -> float:
     match direction:
-        case Direction.DROP:
+        case ChangeDirection.DROP:
             return 1.0
-        case Direction.RISE:
+        case ChangeDirection.RISE:
             return -1.0
-        case Direction.ANY:
+        case ChangeDirection.ANY:
             good, slow = (value[(names == (end, -1)).all(axis=1)] for end in (0, bad))
             above = [value[(names == (bad, 0)).all(axis=1)], -value[(names == (0, bad)).all(axis=1)]]
             if len(rounds := np.concatenate(above)):
@@ -276,7 +276,7 @@ def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, fl
     if not record.bound.any():
         return record, weight, 0.0
     retained, total = np.ones(len(weight), bool), weight.copy()
-    value, repeated = record.value.copy(), 0.0
+    value, excess_weight = record.value.copy(), 0.0
     stopped = record.bound != 0
     for build, host in np.unique(np.column_stack((record.build, record.host))[stopped], axis=0).tolist():
         members = np.flatnonzero(stopped & (record.build == build) & (record.host == host))
@@ -284,9 +284,9 @@ def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, fl
         total[first] = weight[members].sum()
         value[first] = weight[members] @ record.value[members] / total[first]
         retained[members[1:]] = False
-        repeated += max(float(total[first]) - 1.0, 0.0)
+        excess_weight += max(float(total[first]) - 1.0, 0.0)
     rows = {name: getattr(record, name)[retained] for name in ("build", "partner", *COLUMNS)}
-    return replace(record, value=value[retained], **rows), total[retained], repeated
+    return replace(record, value=value[retained], **rows), total[retained], excess_weight
 
 
 def move_stopped_runs(record: Record, distance: float) -> Record:

@@ -22,7 +22,13 @@ import numpy as np
 from perfbisect.core.domain.orders import Interval, ratio_of_log
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.host_jumps import split_hosts_at_jumps
-from perfbisect.core.inference.noise_model import RANDOMIZED_LAYOUTS, USUAL, NoiseModel, judge_readings, weigh_readings
+from perfbisect.core.inference.noise_model import (
+    RANDOMIZED_LAYOUTS,
+    USUAL,
+    NoiseModel,
+    remove_modes_and_weigh,
+    weigh_readings,
+)
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange_observations, censoring_direction
 from perfbisect.core.inference.state_space import NEGLIGIBLE, Array, LevelFit, fit_levels
@@ -95,7 +101,7 @@ def with_open_bounds(ratio: Interval, build_side: int, baseline_side: int) -> In
 def fit_speeds(record: Record, good: int, bad: int, model: NoiseModel) -> BuildSpeeds:
     """The levels of builds, estimated from the readings of ``record``; ``good`` and ``bad`` are the ends of the
     range."""
-    record, noticed = judge_readings(record, good, bad, model)
+    record, noticed = remove_modes_and_weigh(record, good, bad, model)
     return speeds_of_fit(record, fit_levels(record, noticed.weight, model))
 
 
@@ -119,7 +125,7 @@ def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
     # A build's only reading counts fully: its weight shows its distance from both ends, not its reliability.
     only = single[fitted.build]
     freedom = float(fitted.weight[~only].sum()) + int(only.sum()) - spent
-    freedom = max(freedom - fitted.repeated, 1.0) if len(record.value) - fitted.repeated > spent else 0.0
+    freedom = max(freedom - fitted.excess_weight, 1.0) if len(record.value) - fitted.excess_weight > spent else 0.0
     squares = squares + EXACT**2
     deviance = fitted.log_det + np.linalg.slogdet(information)[1] + freedom * np.log(squares)
     evidence = np.log(fitted.prior) - 0.5 * deviance
@@ -168,7 +174,7 @@ def candidate_ratios(
     by_way = split_by_measurement_kind(observations) if model is USUAL else iter([(model, observations)])
     ratios: dict[int, Interval] = {}
     for own_model, alike in by_way:
-        ratios |= _ratios_of_classes(alike, bad, host_classes, own_model)
+        ratios |= _ratios_from_all_classes(alike, bad, host_classes, own_model)
     return ratios
 
 
@@ -181,12 +187,12 @@ def split_by_measurement_kind(
     for fresh, model in ((False, USUAL), (True, RANDOMIZED_LAYOUTS)):
         for rounds in (False, True):
             kind = fresh, rounds
-            alike = [item for item in observations if not isinstance(item, Reading) or item.measurement_kind == kind]
+            alike = [item for item in observations if not isinstance(item, Reading) or item.layout_and_pairing == kind]
             if any(isinstance(item, Reading) for item in alike):
                 yield model.for_paired_runs if rounds else model, alike
 
 
-def _ratios_of_classes(
+def _ratios_from_all_classes(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str], model: NoiseModel
 ) -> Mapping[int, Interval]:
     """For each build, the ratio of its metric to the metric of the good end, from runs of one kind on all host
@@ -197,7 +203,7 @@ def _ratios_of_classes(
         of_class = [
             item for item in observations if not members or not isinstance(item, Reading) or item.host in members
         ]
-        by_class.append(_ratios_in_class(of_class, bad, model))
+        by_class.append(_ratios_to_good_in_class(of_class, bad, model))
     first = by_class[shown_host_class([ratios.get(bad) for ratios in by_class])]
     return {build: ratio for ratios in (*reversed(by_class), first) for build, ratio in ratios.items()}
 
@@ -218,7 +224,9 @@ def strongest_ratio(ratios: Sequence[Interval]) -> Interval:
     return max(ratios, key=lambda ratio: (ratio.excludes_one, abs(math.log(ratio.middle))))
 
 
-def _ratios_in_class(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
+def _ratios_to_good_in_class(
+    observations: Sequence[Observation], bad: int, model: NoiseModel
+) -> Mapping[int, Interval]:
     """For each build, the ratio of its metric to the metric of the good end, on the hosts of one host class."""
     record = arrange_observations(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:

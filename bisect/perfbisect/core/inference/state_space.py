@@ -93,7 +93,7 @@ class LevelFit:
     runs: Array  # (M,) weighted readings of each build
     build: NDArray[np.int64]  # the build of each reading; all stopped runs of a build are united in one reading
     weight: Array  # weight of each reading
-    repeated: float  # excess of ``weight`` by united stopped runs; this excess shows nothing of the noise
+    excess_weight: float  # excess of ``weight`` by united stopped runs; this excess shows nothing of the noise
     free: int  # number of the K coefficients that readings determine
     pace: float  # minutes from one reading to the next within a measurement
     hosts: NDArray[np.int64]  # (S,)
@@ -119,7 +119,7 @@ class Levels:
     present: HostSpeeds
 
     @property
-    def variance(self) -> Array:
+    def noise_variance(self) -> Array:
         """The variance s² of a run under each of H laws, shape (H,)."""
         result: Array = self.residual / max(self.freedom - self.mean.shape[1], 1.0)
         return result
@@ -127,7 +127,7 @@ class Levels:
     @property
     def noise(self) -> float:
         """The standard deviation of one run, including drift, as a fraction."""
-        return float(np.sqrt(self.probability @ (self.variance * (1 + self.drift**2))))
+        return float(np.sqrt(self.probability @ (self.noise_variance * (1 + self.drift**2))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +143,7 @@ class _ReadingGroups:
     weight: Array
     mean: Array
     within: float  # weighted sum of squares around the group means
-    repeated: bool  # whether any group has more than one reading
+    has_repeated_readings: bool  # whether any group has more than one reading
 
 
 def fit_levels(record: Record, weight: Array, model: NoiseModel = USUAL) -> LevelFit:
@@ -156,16 +156,16 @@ def fit_levels(record: Record, weight: Array, model: NoiseModel = USUAL) -> Leve
     builds, pace = len(record.builds), float(np.median(gaps)) if len(gaps) else record.median_run_seconds / 60
     if model.paired:  # ratios of paired runs do not depend on a host's speed, so all hosts count as one
         record = replace(record, host=np.zeros_like(record.host))
-    record, weight, repeated = unite_stopped_runs(record, weight)
+    record, weight, excess_weight = unite_stopped_runs(record, weight)
     groups = _group_readings(record, weight)
-    visits = model.visits if groups.repeated else ((0.0, 1.0),)
+    visits = model.visits if groups.has_repeated_readings else ((0.0, 1.0),)
     laws = [*product(model.drifts, visits)]
-    large_visits = model.large_visits if groups.repeated else ()
+    large_visits = model.large_visits if groups.has_repeated_readings else ()
     further = [*product(model.large_drifts, visits), *product(model.drifts, large_visits)]
     columns = [(drift, memory * pace, visit, p * q) for (drift, memory, p), (visit, q) in laws + further]
     drift, memory, visit, prior = (np.array(column) for column in zip(*columns, strict=True))
     if not model.paired:
-        calmness = model.calm_noise / _sd_within_builds(record, weight, repeated, model)
+        calmness = model.calm_noise / _sd_within_builds(record, weight, excess_weight, model)
         prior = np.where(drift == 0, prior * min(1.0, calmness), prior)
     white, log_det, state, spread = _whiten_readings(groups, builds, drift, memory, visit, model.host_offset)
     y, x = white[:, :, 0], white[:, :, 1:]
@@ -179,7 +179,7 @@ def fit_levels(record: Record, weight: Array, model: NoiseModel = USUAL) -> Leve
     free = int(x.shape[2]) - model.paired
     return LevelFit(
         model, drift, memory, prior, np.arange(len(prior)) < len(laws), y, x, log_det, information, covariance, coefficients, squares, groups.within, runs,
-        record.build, weight, repeated, free, pace, np.unique(groups.host), state, spread,
+        record.build, weight, excess_weight, free, pace, np.unique(groups.host), state, spread,
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def levels_for_search(fitted: LevelFit, run_noise: float | None = None) -> Level
     if run_noise is not None and not fitted.model.exact:
         guess, worth = run_noise, 10.0
     residual = fitted.squares[ours] + worth * guess**2
-    freedom = worth + float(fitted.weight.sum()) - fitted.repeated + fitted.model.paired
+    freedom = worth + float(fitted.weight.sum()) - fitted.excess_weight + fitted.model.paired
     information = fitted.information[ours]
     # This is the part of the log likelihood that does not depend on the levels; posterior.py adds the other part.
     evidence = np.log(prior / prior.sum()) - 0.5 * fitted.log_det[ours] - 0.5 * np.linalg.slogdet(information)[1]
@@ -209,14 +209,14 @@ def levels_for_search(fitted: LevelFit, run_noise: float | None = None) -> Level
     )  # fmt: skip
 
 
-def _sd_within_builds(record: Record, weight: Array, repeated: float, model: NoiseModel) -> float:
+def _sd_within_builds(record: Record, weight: Array, excess_weight: float, model: NoiseModel) -> float:
     """The standard deviation of the readings around the means of their builds, computed as if the speed of the host
     did not change.
     """
     total = np.bincount(record.build, weight)
     centre = np.bincount(record.build, weight * record.value) / total
     squares = float((weight * (record.value - centre[record.build]) ** 2).sum())
-    free = float(weight.sum()) - repeated - len(total)
+    free = float(weight.sum()) - excess_weight - len(total)
     variance = (squares + model.guess_weight * model.guessed_noise**2) / (max(free, 0.0) + model.guess_weight)
     return float(np.sqrt(variance))
 

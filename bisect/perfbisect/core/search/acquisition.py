@@ -31,7 +31,7 @@ from perfbisect.core.domain.settings import Pairing
 from perfbisect.core.inference.analysis import Analysis
 from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.observations import Built
-from perfbisect.core.inference.posterior import Posterior, Prediction, predict_levels
+from perfbisect.core.inference.posterior import Posterior, PredictedLevels, predict_levels
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_cost, build_waits, chance_to_build, times_left
 from perfbisect.core.search.situation import Situation
@@ -43,14 +43,14 @@ SPLIT_HYPOTHESES = 4  # number of the most probable classes of candidates, each 
 
 
 def best_splits(
-    analysis: Analysis, build_chance: Array, busy: Collection[int], among: Collection[int] | None = None
+    analysis: Analysis, build_success_chance: Array, busy: Collection[int], among: Collection[int] | None = None
 ) -> list[int]:
     """The unmeasured candidates that best split the groups of candidates that most probably contain the culprit.
 
-    ``build_chance`` is, for each candidate, the probability that the candidate can be built. ``busy`` are the
+    ``build_success_chance`` is, for each candidate, the probability that the candidate can be built. ``busy`` are the
     candidates that other hosts are measuring now. If ``among`` is given, only candidates in ``among`` are returned."""
     record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
-    is_open = build_chance > 0
+    is_open = build_success_chance > 0
     is_open[list(record.builds)] = False
     is_open[[*record.build_name, *busy]] = False
     cells = _range_pieces(groups, busy)
@@ -67,7 +67,7 @@ def best_splits(
             if total > 0:
                 mass_below = groups.ancestry.ancestor_sums(np.where(cell, weight, 0.0))
                 evenness += mass_below * (total - mass_below) / total
-        promise = np.where(is_open if allowed is None else is_open & allowed, evenness * build_chance, -1.0)
+        promise = np.where(is_open if allowed is None else is_open & allowed, evenness * build_success_chance, -1.0)
         promise[np.isnan(promise)] = -1.0
         best = int(promise.argmax())
         if promise[best] > 1e-9 and best not in chosen:
@@ -126,7 +126,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
 
     Candidates that another host measures now are left out, except candidates that the other host measures only as a
     reference. If ``max_runs`` is finite, the returned measurement needs no build and has at most ``max_runs`` runs."""
-    build_runs, busy = now.build_cost_in_runs, now.fleet.candidates_of_interest
+    build_runs, busy = now.build_cost_in_runs, now.fleet.non_reference_candidates
     record, levels, groups, posterior = analysis.record, analysis.levels, analysis.hypotheses, analysis.posterior
     chance = chance_to_build(groups.ancestry, record.skipped, record.built_on_any_host, record.left_out)
     measured = [build for build in record.builds if build not in record.skipped]
@@ -138,7 +138,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
     prediction = predict_levels(levels, groups, posterior, candidates, rows)
     on_host = record.builds_on(host)
     new_build = np.array([candidate not in on_host for candidate in candidates])
-    references = _reference_builds(record, groups, posterior, rows, on_host)
+    references = _fast_and_slow_references(record, groups, posterior, rows, on_host)
     rounds = levels.model.paired
     batch_runs, batch_references = (RUNS, NO_REFERENCES) if rounds else (BATCH_RUNS, BATCH_REFERENCES)
     likely = np.array([1.0 if row >= 0 else chance[candidate] for candidate, row in zip(candidates, rows, strict=True)])
@@ -186,27 +186,27 @@ def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> 
     the end of one run."""
     wait = min(times_left(now).values(), default=0.0)
     choice = best_measurement(analysis, now, host, wait) if wait >= 1 else None
-    first_rate = _first_step_rate(analysis.ends.drop, analysis.posterior, now.build_cost_in_runs)
-    if choice is None or choice.bits_per_run < WORTH_A_RUN * first_rate:
+    first_sampling_rate = _first_step_rate(analysis.ends.drop, analysis.posterior, now.build_cost_in_runs)
+    if choice is None or choice.bits_per_run < WORTH_A_RUN * first_sampling_rate:
         return None
     return choice.order
 
 
-def _unmeasured_options(analysis: Analysis, now: Situation, build_chance: Array, *, only_built: bool) -> list[int]:
+def _unmeasured_options(analysis: Analysis, now: Situation, success_chance: Array, *, only_built: bool) -> list[int]:
     """The unmeasured candidates to consider: builds that build hosts made in advance, the candidates from
     ``best_splits`` among the builds of other workloads, and the candidates from ``best_splits`` among all candidates.
 
     If the budget allows no new build, only existing builds and builds in progress are returned."""
-    record, in_flight, subjects = analysis.record, now.fleet.candidates_in_build, now.fleet.candidates_of_interest
+    record, in_flight, subjects = analysis.record, now.fleet.candidates_in_build, now.fleet.non_reference_candidates
     ready: list[int] = []
     if now.fleet.has_build_host:
         ready = sorted(record.built.difference(record.builds, record.build_name, record.skipped, subjects))
     if only_built:
         return ready
     if now.shares_builds:
-        ready += best_splits(analysis, build_chance, subjects, record.built)
+        ready += best_splits(analysis, success_chance, subjects, record.built)
     among = None if now.budget.may_build else record.built | in_flight
-    best = best_splits(analysis, build_chance, subjects, among)
+    best = best_splits(analysis, success_chance, subjects, among)
     return list(dict.fromkeys([*ready, *best]))
 
 
@@ -228,7 +228,7 @@ def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, A
 
 
 def _scores_of_interleaved_runs(
-    prediction: Prediction, cost: Array, likely: Array, drift: Array, variance: Array, references: Array
+    prediction: PredictedLevels, cost: Array, likely: Array, drift: Array, variance: Array, references: Array
 ) -> Array:
     """The score (expected bits for each run) of each option (row) with each number of interleaved runs (column).
 
@@ -250,7 +250,7 @@ def _scores_of_interleaved_runs(
 
 
 def _scores_of_paired_runs(
-    prediction: Prediction, cost: Array, likely: Array, references: Sequence[Sequence[int]], builds: int
+    prediction: PredictedLevels, cost: Array, likely: Array, references: Sequence[Sequence[int]], builds: int
 ) -> tuple[NDArray[np.int64], Array]:
     """Two arrays: for each option, the row of the better reference build; and the score (expected bits divided by the
     cost in runs) of each option (row) with each number of paired runs (column).
@@ -375,11 +375,11 @@ def _first_step_rate(drop: float, posterior: Posterior, build_runs: float) -> fl
     return max(float((gain / (build_runs**BUILD_EXPONENT + RUNS)).max()), 1e-9)
 
 
-def _reference_builds(
+def _fast_and_slow_references(
     record: Record, groups: Hypotheses, posterior: Posterior, rows: Sequence[int], on_host: Collection[int]
 ) -> list[list[int]]:
     """The row numbers of the reference builds of each candidate. ``rows`` has the row number of each candidate, or -1
-    if the candidate has no readings. One reference build is almost certainly fast, the other is almost certainly slow.
+    if the candidate has no readings. One reference build is almost certainly fast, another is almost certainly slow.
     Each is the nearest such build to the uncertain part of the range, because a later proof needs these builds, too.
     Builds that already exist on the host (``on_host``) are preferred."""
     belief = groups.slow @ posterior.culprit

@@ -33,7 +33,7 @@ from perfbisect.core.domain.orders import (
     UnsettledRange,
     Verdict,
 )
-from perfbisect.core.domain.settings import Direction
+from perfbisect.core.domain.settings import ChangeDirection
 from perfbisect.core.inference.analysis import min_log_change
 from perfbisect.core.inference.ancestry import ancestry_of, nearest_tested
 from perfbisect.core.inference.relative_speed import strongest_ratio
@@ -89,7 +89,7 @@ class _Results:
         return subrange(self.now.graph, span.good, span.bad)
 
 
-def decide_changes(now: Situation) -> Decision:
+def decide_all_or_largest(now: Situation) -> Decision:
     """The decision of a hunt for all changes if ``policy.all_steps`` is true, otherwise for the largest change.
     Readings of branches that began before good are corrected: see ``decide_with_older_branches``.
     """
@@ -108,8 +108,8 @@ def decide_all_changes(now: Situation) -> Decision:
         is_final = budget.is_spent_verdict(largest.order) or not now.record.skipped.isdisjoint((0, now.bad))
     if isinstance(largest.order, Measure) or is_final:
         return largest
-    policy = replace(now.policy.unlimited(), direction=Direction.ANY)
-    is_one_class = len(now.prior.classes) == 1
+    policy = replace(now.policy.unlimited(), direction=ChangeDirection.ANY)
+    is_one_class = len(now.prior.host_class_names) == 1
     prior = replace(now.prior, noise=largest.belief.noise) if is_one_class else now.prior
     of_subranges = replace(now, policy=policy, prior=prior)
     pending = [_Span(0, now.bad)]
@@ -136,12 +136,12 @@ def decide_all_changes(now: Situation) -> Decision:
                     belief = replace(largest.belief, culprit=culprit)
                     hunted = _steps_in_hunted_direction(results)
                     return Decision(
-                        budget.within(order),
+                        budget.limit_runs(order),
                         belief,
                         needed_builds=part.candidates_of(decision.needed_builds),
                         found=hunted,
                     )
-                results.doubts[span] = _unfinished(results, part, decision)
+                results.doubts[span] = _budget_spent_verdict(results, part, decision)
             else:
                 pending += _settle_subrange(results, part, span, decision.order, decision.evidence)
         searched.add(span)
@@ -165,7 +165,8 @@ def _remaining_change_is_small(part: Situation) -> bool:
     More counts of the ends would not change the result, because each count of a build gives the same number.
     """
     record = part.record
-    if not part.model.exact or len(part.prior.classes) > 1 or not (record.run_count(0) and record.run_count(part.bad)):
+    has_both_ends = record.run_count(0) and record.run_count(part.bad)
+    if not part.model.exact or len(part.prior.host_class_names) > 1 or not has_both_ends:
         return False
     good, bad = (record.value[record.reading_positions(end)] for end in (0, part.bad))
     spread = max(float(np.ptp(good)), float(np.ptp(bad)))
@@ -182,7 +183,7 @@ def _settle_subrange(
             candidate, parents = int(part.nodes[step.candidate]), part.candidates_of(step.parents)
             in_range = replace(step, candidate=candidate, parents=parents, effects=effects)
             return _note_step(results, part, in_range, evidence)
-        case Inconclusive(reason=reason) if reason not in STUCK and (noted := _noted_step(results, part)):
+        case Inconclusive(reason=reason) if reason not in STUCK and (noted := _step_found_elsewhere(results, part)):
             return _spans_around_step(results, part, noted)
         case Inconclusive():
             results.doubts[span] = replace(verdict, candidates=part.candidates_of(verdict.candidates))
@@ -200,7 +201,8 @@ def _settle_subrange(
                 results.doubts[span] = no_suspect(results.spent_budget, results.now.policy, ratio)
             elif not halves:
                 results.detectable = max(results.detectable, detectable)
-                if noted := _noted_step(results, part):  # the ends are equal, so another change cancels the noted step
+                # The ends are equal, so another change cancels the noted step.
+                if noted := _step_found_elsewhere(results, part):
                     return _spans_around_step(results, part, noted)
                 results.quiet.add(span)
             return halves or []
@@ -227,7 +229,7 @@ def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
     middle = min(measured, key=lambda v: int(record.reading_positions(v)[0]), default=central[0])
     if not record.run_count(middle) and not now.budget.allows(Measure((PlannedRuns(middle, 1),), Purpose.SEARCH)):
         return None
-    return [_Span(middle, part.bad), _span_before(results, part, middle)]
+    return [_Span(middle, part.bad), _span_ending_at(results, part, middle)]
 
 
 def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
@@ -249,13 +251,13 @@ def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequen
     older = max(candidates_below, key=lambda n: int(below[n].sum()), default=branch_point)
     if (older, newer) == (branch_point, last):
         return []
-    first = [] if older == branch_point else [_span_before(results, part, int(part.nodes[older]))]
+    first = [] if older == branch_point else [_span_ending_at(results, part, int(part.nodes[older]))]
     older, newer = part.candidates_of((older, newer))
     spans = [_Span(newer, part.bad), *first, _Span(nearest_tested(now.graph, record, older), newer)]
     return [span for span in spans if span.good != span.bad]
 
 
-def _unfinished(results: _Results, part: Subrange, decision: Decision) -> Inconclusive:
+def _budget_spent_verdict(results: _Results, part: Subrange, decision: Decision) -> Inconclusive:
     """The verdict on a subrange if the budget does not allow the next work order of the subrange's search."""
     policy, belief = results.now.policy, decision.belief
     if not decision.evidence or belief.change < LIKELY:
@@ -293,7 +295,7 @@ def _note_step(
     return spans
 
 
-def _noted_step(results: _Results, part: Subrange) -> Step | None:
+def _step_found_elsewhere(results: _Results, part: Subrange) -> Step | None:
     """A step in the subrange ``part`` that was found in the search of another subrange; None if there is no such
     step."""
     return next((step for step in results.noted.values() if step.candidate in part), None)
@@ -302,10 +304,10 @@ def _noted_step(results: _Results, part: Subrange) -> Step | None:
 def _spans_around_step(results: _Results, part: Subrange, step: Step) -> list[_Span]:
     """The subrange after a step, and for each parent of the step the subrange up to this parent."""
     after = [_Span(step.candidate, part.bad)] if step.candidate != part.bad else []
-    return after + [_span_before(results, part, parent) for parent in step.parents if parent in part]
+    return after + [_span_ending_at(results, part, parent) for parent in step.parents if parent in part]
 
 
-def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
+def _span_ending_at(results: _Results, part: Subrange, node: int) -> _Span:
     """The subrange that ends with the candidate ``node``. The subrange begins with good or, if ``node`` is in a branch
     that does not contain good, with the branch point of this branch.
 

@@ -57,18 +57,18 @@ def build_cost(
         if build_host is None
         else record.caches.get(build_host, frozenset())
     )
-    success = now.build_cost_in_runs * _cost_share(record, candidates, built)
+    success = now.build_cost_in_runs * _relative_build_costs(record, candidates, built)
     failed = [attempt.seconds for attempt in record.attempts if not attempt.works]
     if not failed:
         return success
     return success + (1 - chance) * (float(np.median(failed)) / record.median_run_seconds - success)
 
 
-def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int]) -> Array:
+def _relative_build_costs(record: Record, candidates: Sequence[int], built: Collection[int]) -> Array:
     """For each candidate, the expected cost of a successful build divided by the usual cost; the expected cost grows
     with the distance to the nearest ``built`` candidate.
     """
-    power_law = _power_law(record)
+    power_law = _build_cost_power_law(record)
     if power_law is None or not built:
         return np.ones(len(candidates))
     power, middle = power_law
@@ -78,7 +78,7 @@ def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int
 
 
 @lru_cache(maxsize=8)
-def _power_law(record: Record) -> tuple[float, float] | None:
+def _build_cost_power_law(record: Record) -> tuple[float, float] | None:
     """Two numbers: the exponent k in d^k, the modelled cost of a build at the distance d to the nearest existing build;
     and the median of the logarithm of d. None if no build has used a filled compiler cache.
     """
@@ -99,7 +99,8 @@ OVERDUE = 0.1  # remaining time of an overdue build, as a share of its expected 
 def times_left(now: Situation) -> dict[int, float]:
     """Maps each candidate whose build is in progress to the remaining time of the build, as a multiple of the duration
     of a run."""
-    return {building.candidate: time_left(now, building) for building in now.fleet.building if not building.cancelled}
+    in_progress = (building for building in now.fleet.building if not building.cancelled)
+    return {building.candidate: time_left(now, building) for building in in_progress}
 
 
 def time_left(now: Situation, building: BuildInProgress) -> float:
@@ -108,15 +109,15 @@ def time_left(now: Situation, building: BuildInProgress) -> float:
     return max(expected - building.seconds / now.record.median_run_seconds, OVERDUE * expected)
 
 
-def build_waits(now: Situation, candidates: list[int], build_chance: Array) -> Array:
+def build_waits(now: Situation, candidates: list[int], build_success_chance: Array) -> Array:
     """For each candidate, the expected time from now until its build is finished, as a multiple of the duration of a
     run, if each build that is not in progress begins now.
 
-    ``build_chance`` is the probability that each candidate builds.
+    ``build_success_chance`` is the probability that each candidate builds.
     """
     fleet, in_flight = now.fleet, times_left(now)
     hosts = fleet.free_build_hosts or tuple(h for h in range(fleet.build_hosts) if h not in fleet.gone_build_hosts)
-    costs = np.min([build_cost(now, candidates, build_chance, build_host=host) for host in hosts], axis=0)
+    costs = np.min([build_cost(now, candidates, build_success_chance, build_host=host) for host in hosts], axis=0)
     result: Array = np.array([in_flight.get(v, cost) for v, cost in zip(candidates, costs.tolist(), strict=True)])
     return result
 
@@ -128,7 +129,7 @@ FADING = 0.6
 DIVERGED_FADING = 0.88
 
 
-class _Failures(NamedTuple):
+class _NearbyFailures(NamedTuple):
     """The failed builds near a commit, as evidence that the commit fails to build, too. The values are equal for
     commits that have the same tried ancestors and the same tried descendants.
     """
@@ -141,29 +142,29 @@ class _Failures(NamedTuple):
     fading: float  # factor of the chance to build, for the number of failures
 
 
-class _DivergenceDoubt(NamedTuple):
+class _DivergingCommit(NamedTuple):
     """A commit from which branches diverge, and the probability that the commit builds. If this probability is low, the
     descendants of the commit probably do not build, either.
     """
 
-    build_chance: float  # probability that the commit builds
+    build_success_chance: float  # probability that the commit builds
     height: int
     segment: int  # segment whose last commit is the diverging commit
     extent: float
     fading: float
 
-    def chance_at(self, height: NDArray[np.int64]) -> Array:
+    def descendant_build_chances(self, height: NDArray[np.int64]) -> Array:
         """For descendants at these heights, the probability that the descendant builds, because the commit where the
         branches diverge builds, or because a commit between this commit and the descendant fixes the build.
         """
-        distance = height - self.height
-        return self.build_chance + (1 - self.build_chance) * self.fading * distance / (distance + self.extent)
+        chance, distance = self.build_success_chance, height - self.height
+        return chance + (1 - chance) * self.fading * distance / (distance + self.extent)
 
 
-NO_DOUBT = _DivergenceDoubt(1.0, 0, 0, 1.0, 1.0)
+NO_DOUBT = _DivergingCommit(1.0, 0, 0, 1.0, 1.0)
 
 
-def build_chances(now: Situation) -> Array:
+def build_success_chances(now: Situation) -> Array:
     """For each candidate, the probability that its build succeeds; shape (candidates,)."""
     record = now.record
     return chance_to_build(ancestry_of(now.graph), record.skipped, record.built_on_any_host, record.left_out)
@@ -177,32 +178,33 @@ def chance_to_build(
 
     ``left_out`` are skipped candidates that were not tried, and so are no evidence against other candidates.
     """
-    build_chance, failed = np.ones(reach.size), set(skipped) - set(left_out)
+    build_success_chance, failed = np.ones(reach.size), set(skipped) - set(left_out)
     if failed:
-        _lower_by_failures(build_chance, reach, failed, built)
-    build_chance[list(left_out)] = 0.0
-    return build_chance
+        _lower_by_failures(build_success_chance, reach, failed, built)
+    build_success_chance[list(left_out)] = 0.0
+    return build_success_chance
 
 
-def _lower_by_failures(build_chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
-    """Lower the probabilities ``build_chance`` of candidates near failed builds; the caller passes 1 for all
+def _lower_by_failures(build_success_chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
+    """Lower the probabilities ``build_success_chance`` of candidates near failed builds; the caller passes 1 for all
     candidates."""
     tried = sorted(failed | set(built))
-    segment, below = reach.cut_into_pieces(tried)
+    segment, below = reach.pieces_with_parents(tried)
     ancestors, descendants = _tried_relatives(segment[tried].tolist(), below)
-    builds = _Attempts.of(reach, tried, failed, [(ancestors[i], descendants[i]) for i in segment[tried].tolist()])
     relatives = list(zip(ancestors, descendants, strict=True))
+    builds = _TriedCandidates.of(reach, tried, failed, [relatives[i] for i in segment[tried].tolist()])
     evidence = {pair: builds.failure_evidence(*pair) for pair in set(relatives)}
     from_low, from_high, low, high, extent, fading = np.array([evidence[pair] for pair in relatives])[segment].T
     to_low, to_high = reach.height - low, high - reach.height
     room = np.minimum(extent, np.where(from_low == from_high, np.inf, np.where(from_low, to_high, to_low)))
-    np.divide(to_low, to_low + room, out=build_chance, where=from_low > 0)
-    np.divide(build_chance * np.where(from_high, to_high, 1.0), to_high + room, out=build_chance, where=from_high > 0)
-    build_chance *= fading
-    build_chance[tried] = 1.0
-    build_chance[list(failed)] = 0.0
+    np.divide(to_low, to_low + room, out=build_success_chance, where=from_low > 0)
+    product = build_success_chance * np.where(from_high, to_high, 1.0)
+    np.divide(product, to_high + room, out=build_success_chance, where=from_high > 0)
+    build_success_chance *= fading
+    build_success_chance[tried] = 1.0
+    build_success_chance[list(failed)] = 0.0
     if reach.segments > 1:
-        _lower_after_divergence(build_chance, builds, reach, segment, below, relatives)
+        _lower_after_divergence(build_success_chance, builds, reach, segment, below, relatives)
 
 
 def _tried_relatives(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:
@@ -226,21 +228,25 @@ def _tried_relatives(tried: list[int], below: list[list[int]]) -> tuple[list[int
 
 
 def _lower_after_divergence(
-    build_chance: Array, builds: "_Attempts", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
+    build_success_chance: Array,
+    builds: "_TriedCandidates",
+    reach: Ancestry,
+    segment: NDArray[np.int64],
+    below: list[list[int]],
     relatives: list[tuple[int, int]],
-) -> None:  # fmt: skip
-    """Lower the probabilities ``build_chance`` of the descendants of each commit from which a branch with failed builds
-    diverged. A descendant is left out if a build between this commit and the descendant succeeded.
+) -> None:
+    """Lower the probabilities ``build_success_chance`` of the descendants of each commit from which a branch with
+    failed builds diverged. A descendant is left out if a build between this commit and the descendant succeeded.
     """
     last = np.zeros(len(below), np.int64)
     last[segment] = np.arange(reach.size)  # a later candidate of a segment overwrites an earlier candidate
-    height, likely = reach.height[last].tolist(), build_chance[last].tolist()
+    height, likely = reach.height[last].tolist(), build_success_chance[last].tolist()
     tried = dict(zip(segment[builds.candidates].tolist(), range(len(builds.candidates)), strict=True))
     failing_above, spread = {}, {}
     for pair in set(relatives):
         under, over = builds.unseparated_failures(*pair)
         failing_above[pair], spread[pair] = over, builds.reach_and_fading(under | over)
-    doubts: list[_DivergenceDoubt | None] = []
+    doubts: list[_DivergingCommit | None] = []
     for piece, lower in enumerate(below):
         if piece in tried:
             doubts.append(None)
@@ -249,20 +255,21 @@ def _lower_after_divergence(
         of_piece = [doubt for i in lower if (doubt := doubts[i])]
         for i in lower:
             if i not in tried and failing_above[relatives[i]] & ~descendants:
-                of_piece.append(_DivergenceDoubt(likely[i], height[i], i, *spread[relatives[i]]))
+                of_piece.append(_DivergingCommit(likely[i], height[i], i, *spread[relatives[i]]))
         successes = ancestors & ~builds.failed
         doubt = min((doubt for doubt in of_piece if not relatives[doubt.segment][1] & successes), default=None)
         if doubt:
-            likely[piece] = min(likely[piece], float(doubt.chance_at(np.array(height[piece]))))
+            likely[piece] = min(likely[piece], float(doubt.descendant_build_chances(np.array(height[piece]))))
         doubts.append(doubt)
     rows = np.array([doubt or NO_DOUBT for doubt in doubts])[segment].T
-    np.minimum(build_chance, _DivergenceDoubt(*rows).chance_at(reach.height), out=build_chance)
+    chances = _DivergingCommit(*rows).descendant_build_chances(reach.height)
+    np.minimum(build_success_chance, chances, out=build_success_chance)
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempts:
-    """The candidates that were tried, which are candidates whose builds succeeded or failed. Each field with a set of
-    candidates is an integer, whose bit i is set if the set contains ``candidates[i]``.
+class _TriedCandidates:
+    """The candidates whose builds succeeded or failed. Each field with a set of candidates is an integer, whose bit i
+    is set if the set contains ``candidates[i]``.
     """
 
     candidates: list[int]
@@ -272,9 +279,11 @@ class _Attempts:
     descendants: list[int]  # the tried descendants of each candidate
 
     @classmethod
-    def of(cls, reach: Ancestry, tried: list[int], failed: set[int], relatives: list[tuple[int, int]]) -> "_Attempts":
-        """The attempts to build the candidates ``tried``. ``relatives`` has, for each of these candidates, the set of
-        its tried ancestors and the set of its tried descendants.
+    def of(
+        cls, reach: Ancestry, tried: list[int], failed: set[int], relatives: list[tuple[int, int]]
+    ) -> "_TriedCandidates":
+        """The candidates ``tried``. ``relatives`` has, for each of these candidates, the set of its tried ancestors and
+        the set of its tried descendants.
         """
         bits = sum(1 << i for i, v in enumerate(tried) if v in failed)
         return cls(tried, reach.height[tried].tolist(), bits, [a for a, _ in relatives], [d for _, d in relatives])
@@ -296,7 +305,7 @@ class _Attempts:
         heights = [self.height[i] for i in _positions(failures)] or [0]
         return 1 + (max(heights) - min(heights)) / 2, DIVERGED_FADING ** max(len(heights) - 2, 0)
 
-    def failure_evidence(self, ancestors: int, descendants: int) -> _Failures:
+    def failure_evidence(self, ancestors: int, descendants: int) -> _NearbyFailures:
         """The failed builds near a candidate that has these tried ``ancestors`` and ``descendants``."""
         failing = self.unseparated_failures(ancestors, descendants)
         under, over = ([self.height[i] for i in _positions(side)] for side in failing)
@@ -307,9 +316,10 @@ class _Attempts:
             over = []
         low, high = max(under, default=nearest_below), min(over, default=nearest_above)
         if under and over:
-            return _Failures(True, True, low, high, 1 + (high - low) / 2, FADING ** max(len(under) + len(over) - 2, 0))
+            fading = FADING ** max(len(under) + len(over) - 2, 0)
+            return _NearbyFailures(True, True, low, high, 1 + (high - low) / 2, fading)
         heights = under or over or [0]
-        return _Failures(bool(under), bool(over), low, high, 1 + (max(heights) - min(heights)) / 2, 1.0)
+        return _NearbyFailures(bool(under), bool(over), low, high, 1 + (max(heights) - min(heights)) / 2, 1.0)
 
 
 def _positions(bits: int) -> list[int]:

@@ -25,7 +25,13 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import BuildOrder, Decision, Measure, PlannedRuns, Purpose
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of, comparison_builds
-from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances, build_cost, time_left, times_left
+from perfbisect.core.search.build_forecast import (
+    BUILD_EXPONENT,
+    build_cost,
+    build_success_chances,
+    time_left,
+    times_left,
+)
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.stats.distributions import binary_entropy
 
@@ -61,7 +67,7 @@ class _RangePart:
     pattern: int  # bits: the builds that the part lies below
 
 
-class RangeParts:
+class PartsBetweenBuilds:
     """The parts of a range. Each build without readings cuts the range into its ancestors and the other candidates. The
     method ``cut`` chooses the candidates of additional builds.
     """
@@ -86,7 +92,7 @@ class RangeParts:
             for nodes, bits in parts
         ]
 
-    def bits_of(self, cut: int) -> float:
+    def expected_bits(self, cut: int) -> float:
         """The information, in bits, that runs of the candidate ``cut`` are expected to give, if the builds of all other
         cuts are measured, too."""
         bit = 1 << self._position[cut]
@@ -97,20 +103,21 @@ class RangeParts:
             side[pattern & ~bit] = side.get(pattern & ~bit, 0.0) + mass
         return sum(_entropy(low[pattern], high.get(pattern, 0.0)) for pattern in low)
 
-    def cut(self, count: int, build_chance: Array, cost: Cost, min_bits: float) -> Iterator[Cut]:
+    def cut(self, count: int, build_success_chance: Array, cost: Cost, min_bits: float) -> Iterator[Cut]:
         """Choose at most ``count`` candidates to build; yields each candidate as a Cut with at least ``min_bits`` bits.
         Each chosen candidate divides one part of the range into two parts.
 
-        ``build_chance`` is the probability that each candidate can be built, or 0 if the candidate must not be chosen.
-        Among candidates that divide a part about equally well, the candidate with the lowest ``cost`` is chosen.
+        ``build_success_chance`` is the probability that each candidate can be built, or 0 if the candidate must not be
+        chosen. Among candidates that divide a part about equally well, the candidate with the lowest ``cost`` is
+        chosen.
         """
-        final: list[_RangePart] = []  # parts that cannot be cut any more
+        indivisible: list[_RangePart] = []  # parts that cannot be cut any more
         while count > 0:
-            shares = self._cuts_of_parts(count, final)
+            shares = self._cut_counts_by_part(count, indivisible)
             for part, cuts in shares:
-                best = self._best_cut(part, cuts, build_chance, cost)
+                best = self._best_cut(part, cuts, build_success_chance, cost)
                 if best is None or best.bits < min_bits:
-                    final.append(part)
+                    indivisible.append(part)
                     continue
                 self._divide(part, best.candidate)
                 count -= 1
@@ -118,24 +125,25 @@ class RangeParts:
             if not shares:
                 return
 
-    def _cuts_of_parts(self, count: int, final: list[_RangePart]) -> list[tuple[_RangePart, int]]:
-        """The parts to cut, and the number of cuts of each part; the numbers sum to ``count``. Parts in ``final`` are
-        left out.
+    def _cut_counts_by_part(self, count: int, indivisible: list[_RangePart]) -> list[tuple[_RangePart, int]]:
+        """The parts to cut, and the number of cuts of each part; the numbers sum to ``count``. Parts in
+        ``indivisible`` are left out.
         """
-        divisible = [part for part in self._parts if part not in final and part.mass > EDGE and len(part.nodes) > 1]
+        parts = (part for part in self._parts if part not in indivisible)
+        divisible = [part for part in parts if part.mass > EDGE and len(part.nodes) > 1]
         cuts = [0] * len(divisible)
         for _ in range(count if divisible else 0):
             gains = [part.mass * np.log((n + 2) / (n + 1)) for part, n in zip(divisible, cuts, strict=True)]
             cuts[int(np.argmax(gains))] += 1
         return [(part, n) for part, n in zip(divisible, cuts, strict=True) if n]
 
-    def _best_cut(self, part: _RangePart, cuts: int, build_chance: Array, cost: Cost) -> Cut | None:
+    def _best_cut(self, part: _RangePart, cuts: int, build_success_chance: Array, cost: Cost) -> Cut | None:
         """The candidate whose build best cuts a part at the middle one of the ``cuts`` planned cuts; None if no
         candidate can cut the part."""
         target = ((cuts + 1) // 2) / (cuts + 1)  # share of the part's probability that shall be below the cut
         share = (self._below[part.nodes] - part.below) / part.mass
         share = np.where((share > EDGE) & (share < 1 - EDGE), share, np.nan)
-        score = np.nan_to_num(_evenness(share, target) * build_chance[part.nodes])
+        score = np.nan_to_num(_evenness(share, target) * build_success_chance[part.nodes])
         for _ in range(TRIES):
             best = float(score.max())
             if best <= 0:
@@ -148,7 +156,7 @@ class RangeParts:
             candidate = int(part.nodes[row])
             inside = self._reach.ancestors(candidate)[part.nodes]
             true = float(self._probability[part.nodes[inside]].sum()) / part.mass
-            likely = float(build_chance[candidate])
+            likely = float(build_success_chance[candidate])
             if EDGE < true < 1 - EDGE and _evenness(np.array([true]), target)[0] * likely >= CONFIRMED * score[row]:
                 return Cut(candidate, likely * part.mass * _entropy(true, 1 - true))
             score[row] = 0.0
@@ -197,7 +205,7 @@ ON_SUSPICION = 0.5  # highest share of the allowed builds that are made ahead of
 PATIENCE = 1.2  # a host makes a build if the build takes at most PATIENCE times the waiting time
 
 
-def with_builds(decision: Decision, now: Situation) -> Decision:
+def with_build_orders(decision: Decision, now: Situation) -> Decision:
     """The decision, completed by the builds that build hosts begin now and the builds that are ended; unchanged if no
     build host is available."""
     order = decision.order
@@ -206,7 +214,8 @@ def with_builds(decision: Decision, now: Situation) -> Decision:
     missing = now.missing_builds(order)
     plan = _BuildOrders(decision, now, missing)
     builds = plan.builds_to_begin()
-    decision = replace(decision, builds=builds, cancelled=plan.hosts_to_end(), waits_for_builds=bool(missing))
+    cancelled = plan.hosts_of_builds_to_cancel()
+    decision = replace(decision, builds=builds, cancelled=cancelled, waits_for_builds=bool(missing))
     if missing and now.fleet.builds_between and now.fleet.is_free(order.host):
         build = plan.build_while_waiting(order, [build.candidate for build in builds])
         return replace(decision, order=build, waits_for_builds=False) if build else decision
@@ -239,7 +248,7 @@ class _BuildOrders:
             builds.append(BuildOrder(candidate, self.free.pop(int(np.argmin(prices)))))
         return tuple(builds)
 
-    def hosts_to_end(self) -> tuple[int, ...]:
+    def hosts_of_builds_to_cancel(self) -> tuple[int, ...]:
         """The numbers of the build hosts whose present builds perfbisect ends now, because other builds promise more
         information in the same time; must be called after ``builds_to_begin``.
 
@@ -250,7 +259,7 @@ class _BuildOrders:
         if not len(now.record.value):  # before the first run, the time of a run is unknown
             return ()
         weak = sorted(
-            (self.parts.bits_of(building.candidate) / time_left(now, building), building.build_host)
+            (self.parts.expected_bits(building.candidate) / time_left(now, building), building.build_host)
             for building in now.fleet.building
             if not building.cancelled
             and building.candidate not in needed
@@ -302,7 +311,7 @@ class _BuildOrders:
         return [v for v in unbuilt if v not in self.needed_next][: self._max_ahead]
 
     @cached_property
-    def parts(self) -> RangeParts:
+    def parts(self) -> PartsBetweenBuilds:
         """The parts into which all builds without readings cut the range: finished builds, builds in progress, and the
         builds of ``needed_next`` and ``needed_by_proof``.
         """
@@ -310,12 +319,12 @@ class _BuildOrders:
         cuts = self.in_flight | {v for v in record.built if v not in record.build_name}.difference(record.builds)
         next_builds = [*self.needed_next, *self.needed_by_proof]
         reach = ancestry_of(self.now.graph)
-        return RangeParts(reach, self.decision.belief.culprit, sorted({*cuts, *next_builds} - record.skipped))
+        return PartsBetweenBuilds(reach, self.decision.belief.culprit, sorted({*cuts, *next_builds} - record.skipped))
 
     @cached_property
-    def build_chance(self) -> Array:
+    def build_success_chance(self) -> Array:
         """The probability that each candidate can be built, or 0 if the candidate must not be chosen."""
-        chance = build_chances(self.now)
+        chance = build_success_chances(self.now)
         chance[[*self.now.record.built_on_any_host, *self.in_flight, *self.needed_next, *self.needed_by_proof]] = 0.0
         chance[: self.now.graph.candidates.start] = 0.0
         return chance
@@ -348,14 +357,15 @@ class _BuildOrders:
         if isinstance(order, Measure) and order.fresh:  # a randomized layout needs no new build
             return
         allowed = self._max_ahead - len(self.needed_by_proof) - self.cut_already
-        for cut in self.parts.cut(min(count, allowed), self.build_chance, self._build_cost, LEAST_BITS):
+        for cut in self.parts.cut(min(count, allowed), self.build_success_chance, self._build_cost, LEAST_BITS):
             self.cut_already += 1
-            self.build_chance[cut.candidate] = 0.0
+            self.build_success_chance[cut.candidate] = 0.0
             yield cut
 
     def _build_cost(self, candidates: list[int]) -> Array:
         """The cost of building each candidate on its fastest build host, to the power of BUILD_EXPONENT."""
         hosts = self.free or self.now.fleet.free_build_hosts or (0,)
-        costs = [build_cost(self.now, candidates, self.build_chance[candidates], build_host=host) for host in hosts]
+        chances = self.build_success_chance[candidates]
+        costs = [build_cost(self.now, candidates, chances, build_host=host) for host in hosts]
         result: Array = np.min(costs, axis=0) ** BUILD_EXPONENT
         return result

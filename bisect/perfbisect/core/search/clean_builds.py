@@ -51,11 +51,11 @@ def with_clean_builds(decision: Decision, now: Situation) -> Decision:
     incremental = incremental_builds(now.observations)
     if unproven := [candidate for candidate in named_and_parents(decision.order) if candidate in incremental]:
         plan = tuple(PlannedRuns(candidate, 0) for candidate in unproven)
-        return replace(decision, order=Measure(plan, Purpose.CONFIRM, now.fleet.free_host))
+        return replace(decision, order=Measure(plan, Purpose.CONFIRM, now.fleet.next_host))
     return decision
 
 
-def is_contradicted(decision: Decision, now: Situation) -> bool:
+def is_misled_by_incremental(decision: Decision, now: Situation) -> bool:
     """Whether incremental builds may have misled the search. The result is false until clean builds have been made to
     confirm a culprit, or the search ends.
 

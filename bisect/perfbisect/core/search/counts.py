@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Measure, PlannedRuns, Purpose
-from perfbisect.core.domain.settings import WITH_RUNS, Direction
+from perfbisect.core.domain.settings import WITH_RUNS, ChangeDirection
 from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast, min_log_change
-from perfbisect.core.inference.ancestry import Hypotheses, separate_hypotheses
+from perfbisect.core.inference.ancestry import Hypotheses, distinguishable_hypotheses
 from perfbisect.core.inference.instruction_counts import CLEAR, COUNTS, GUESS, RESOLVED
 from perfbisect.core.inference.noise_model import EXACT
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search.acquisition import expected_runs
-from perfbisect.core.search.build_forecast import build_chances
+from perfbisect.core.search.build_forecast import build_success_chances
 from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
@@ -68,7 +68,7 @@ def count_situation(now: Situation) -> Situation | None:
             counted.append(replace(item, value=item.count))
     prior = replace(now.prior, exact=True, noise=None, host_classes=())
     # If a higher metric is better (sign > 0), more instructions are a lower ``Count.value``.
-    direction = Direction.DROP if now.record.sign > 0 else Direction.RISE
+    direction = ChangeDirection.DROP if now.record.sign > 0 else ChangeDirection.RISE
     policy = replace(now.policy.for_exact_count(), layouts=False, all_steps=False, direction=direction)
     return replace(now, observations=counted, prior=prior, policy=policy, model=EXACT).charged_with(now)
 
@@ -80,7 +80,7 @@ def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Me
     The bad end is counted twice if the counts of the ends differ.
     """
     record, ends = counts.record, (timed.bad, 0)
-    if any(end in record.skipped for end in ends) or timed.fleet.free_host != 0:
+    if any(end in record.skipped for end in ends) or timed.fleet.next_host != 0:
         return None
     differ = all(record.run_count(end) for end in ends) and MeanCounts.of(counts).rise(timed.bad, 0) > RESOLVED
     plan = tuple(PlannedRuns(end, 1) for end in ends if record.run_count(end) < 1 + (differ and end != 0))
@@ -172,7 +172,7 @@ class CountRises:
         nearest counted build after the group.
         """
         record, mean_counts = counts.record, MeanCounts.of(counts)
-        groups = separate_hypotheses(counts.graph, record)
+        groups = distinguishable_hypotheses(counts.graph, record)
         rise, neighbours = np.zeros(len(groups.prior)), dict[int, tuple[int, int]]()
         for group in range(len(rise)):
             sides = list(zip(record.builds, groups.slow[:, group].tolist(), strict=True))
@@ -202,11 +202,11 @@ class CountRises:
         The result is None if the measured times show that the time does not change where the count rises, or if no
         further count can narrow the search.
         """
-        if timed.fleet.free_host != 0 or not _counting_pays(counts, timed, analysis):
+        if timed.fleet.next_host != 0 or not _counting_pays(counts, timed, analysis):
             return None
         groups, culprit, record = self.groups, analysis.belief.culprit, timed.record
         excluded = [*record.skipped, *counts.record.skipped, *counts.record.builds, *counts.record.build_name]
-        chance = build_chances(timed)
+        chance = build_success_chances(timed)
         chance[excluded] = 0.0
         if timed.fleet.has_build_host or not timed.budget.may_build:  # in this case only existing builds are counted
             chance = np.where(np.isin(np.arange(timed.graph.size), [*record.built_on_any_host]), chance, 0.0)

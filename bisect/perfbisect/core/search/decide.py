@@ -68,11 +68,16 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
-from perfbisect.core.inference.observations import Built, Count, Reading, count_runs
+from perfbisect.core.inference.observations import Built, Count, Reading, count_own_runs
 from perfbisect.core.search.acquisition import detectable_effect, expected_runs
-from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances, build_cost
-from perfbisect.core.search.build_orders import with_builds
-from perfbisect.core.search.clean_builds import is_contradicted, is_top_suspect, with_clean_builds, without_incremental
+from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_cost, build_success_chances
+from perfbisect.core.search.build_orders import with_build_orders
+from perfbisect.core.search.clean_builds import (
+    is_misled_by_incremental,
+    is_top_suspect,
+    with_clean_builds,
+    without_incremental,
+)
 from perfbisect.core.search.pairing import decide_with_pairing
 from perfbisect.core.search.situation import ExtraCost, Situation
 from perfbisect.core.stats.distributions import binary_entropy
@@ -95,7 +100,7 @@ def decide(now: Situation) -> Decision:
     if policy.incremental and now.clean:  # incremental builds that other hosts or workloads still make are left out
         now = without_incremental(now)
     decision, fleet = decide_with_pairing(now), now.fleet
-    if policy.incremental and is_contradicted(decision, now):
+    if policy.incremental and is_misled_by_incremental(decision, now):
         by_clean = decide(without_incremental(now))
         if not (isinstance(decision.order, Found) and is_top_suspect(decision.order.step, by_clean)):
             return replace(by_clean, clean=True)
@@ -104,7 +109,7 @@ def decide(now: Situation) -> Decision:
         of_good = (run for run in now.readings if run.host == order.host and now.record.build_id(run.candidate) == 0)
         if not any(of_good):  # runs of good set the time limit of other runs
             decision = replace(decision, order=Measure((PlannedRuns(0, 1),), Purpose.ENDS, order.host))
-    decision = with_builds(decision, now)
+    decision = with_build_orders(decision, now)
     return with_clean_builds(decision, now) if policy.incremental else decision
 
 
@@ -202,7 +207,7 @@ def _next_member(
     idle: list[tuple[int, Decision]] = []  # hunts that have no order for the free hosts now
     # The hunt with the latest run on the host goes first, if it needs no build, because between its runs the host then
     # has less time to drift.
-    latest = [(run.at, i) for i, member in enumerate(members) for run in member.readings if run.host == fleet.free_host]
+    latest = [(run.at, i) for i, member in enumerate(members) for run in member.readings if run.host == fleet.next_host]
     last = max(latest, default=(0.0, None))[1]
     for number in sorted(open_members, key=lambda member: member != last):
         now = _member_situation(members, number, fleet)
@@ -244,7 +249,7 @@ def _member_situation(members: Sequence[Situation], number: int, fleet: Fleet) -
     remaining = [member for i, member in enumerate(members) if i != number]
     runs = [item for member in remaining for item in member.observations if isinstance(item, Reading | Count)]
     under_way = sum(share.runs for order in fleet.busy if order.workload != number for share in order.plan)
-    finished = count_runs(runs) + sum(member.extra_cost.runs for member in members)
+    finished = count_own_runs(runs) + sum(member.extra_cost.runs for member in members)
     spent = ExtraCost(finished + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))
     return replace(now, fleet=fleet_for_member(number, fleet), shares_builds=True, extra_cost=spent)
 
@@ -272,7 +277,7 @@ def _best_request(requests: Sequence[_BuildRequest]) -> _BuildRequest:
     candidates = [request.order.plan[0].candidate for request in requests]
     bits = np.array([request.expected_bits()[candidates] for request in requests])  # shape: (requests, candidates)
     first, record = requests[0], requests[0].now.record
-    chance = build_chances(first.now)[candidates]
+    chance = build_success_chances(first.now)[candidates]
     seconds = [request.now.record.median_run_seconds for request in requests]
     mean_seconds = float(np.mean(seconds))
     build_runs = build_cost(first.now, candidates, chance, first.order.host) * record.median_run_seconds / mean_seconds

@@ -30,7 +30,7 @@ from perfbisect.core.domain.orders import (
     Several,
     all_steps,
 )
-from perfbisect.core.domain.settings import Direction
+from perfbisect.core.domain.settings import ChangeDirection
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.record import censoring_direction
 from perfbisect.core.inference.relative_speed import candidate_ratios, strongest_ratio
@@ -60,7 +60,9 @@ def decide_with_older_branches(decide: Callable[[Situation], Decision], now: Sit
     if now.subrange:
         comparisons = {p: result for p, result in comparisons.items() if not isinstance(result.order, Measure)}
     while True:
-        offsets = {point: ratios for point, comparison in comparisons.items() if (ratios := _ratio_to_good(comparison))}
+        offsets = {
+            point: ratios for point, comparison in comparisons.items() if (ratios := _branch_point_ratios(comparison))
+        }
         decision = decide(_with_equal_starts(start, now, offsets, unmeasurable))
         needed_points = [point for point in _needed_branch_points(now, start, decision) if point not in unmeasurable]
         comparisons |= {point: _compare_with_good(point, now) for point in needed_points if point not in comparisons}
@@ -73,12 +75,12 @@ def decide_with_older_branches(decide: Callable[[Situation], Decision], now: Sit
                 if (missing := now.missing_builds(order)) and isinstance(decision.order, Measure):
                     # until the branch point is built, ``decision.order`` is carried out
                     return replace(decision, needed_builds=(*missing, *decision.needed_builds))
-                return replace(decision, order=budget.within(order))
-        if any(_ratio_to_good(comparison) for point, comparison in comparisons.items() if point not in offsets):
+                return replace(decision, order=budget.limit_runs(order))
+        if any(_branch_point_ratios(comparison) for point, comparison in comparisons.items() if point not in offsets):
             continue
         out_of_reach = [point for point in needed_points if isinstance(comparisons[point].order, Measure)]
         if not out_of_reach or isinstance(decision.order, Measure):
-            return _with_branch_results(within_budget(decision, now), start, now, offsets, unmeasurable)
+            return _with_branch_point_speeds(within_budget(decision, now), start, now, offsets, unmeasurable)
         unmeasurable += out_of_reach
 
 
@@ -122,7 +124,7 @@ def _compare_with_good(point: int, now: Situation) -> Decision:
         node,
         lambda _: None,
         graph=Graph.straight_history(1),
-        policy=replace(now.policy.unlimited(), direction=Direction.ANY),
+        policy=replace(now.policy.unlimited(), direction=ChangeDirection.ANY),
         fleet=now.fleet.renumbered({0: 0, point: 1}),
     )
     decision = decide_single_change(two_builds)
@@ -132,8 +134,8 @@ def _compare_with_good(point: int, now: Situation) -> Decision:
     return replace(decision, order=order)
 
 
-def _ratio_to_good(comparison: Decision) -> tuple[Interval, ...]:
-    """The ratio of the branch point to good for each host class; empty if the comparison has not shown a difference."""
+def _branch_point_ratios(comparison: Decision) -> tuple[Interval, ...]:
+    """The ratio of a branch point to good for each host class; empty if ``comparison`` shows no difference."""
     return comparison.evidence if isinstance(comparison.order, Found | Inconclusive) else ()
 
 
@@ -188,7 +190,7 @@ def _needed_branch_points(now: Situation, start: NDArray[np.int64], decision: De
     return sorted(points - {0})
 
 
-def _with_branch_results(
+def _with_branch_point_speeds(
     decision: Decision,
     start: NDArray[np.int64],
     now: Situation,

@@ -32,13 +32,13 @@ from perfbisect.core.domain.orders import (
     PlannedRuns,
     Purpose,
 )
-from perfbisect.core.domain.settings import GAIN, PAIRS_FIRST, Direction, Pairing, Policy
+from perfbisect.core.domain.settings import GAIN, PAIRS_FIRST, ChangeDirection, Pairing, Policy
 from perfbisect.core.inference.analysis import NOISY, Contrast, contrast_of_builds, min_log_change
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel, weigh_readings
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange_observations
 from perfbisect.core.inference.state_space import fit_levels, levels_for_search
-from perfbisect.core.search.randomized_layouts import decide_with_layouts, is_independent_of_layout
+from perfbisect.core.search.randomized_layouts import decide_with_randomized_layouts, is_independent_of_layout
 from perfbisect.core.search.situation import Situation, within_budget
 from perfbisect.core.stats.distributions import Student
 
@@ -84,7 +84,7 @@ def decide_with_pairing(now: Situation) -> Decision:
         return _interleaved_decision(now)
     if now.policy.pairing is not Pairing.AUTO:
         return _decide_by_kind(now, now.policy.pairing is Pairing.PAIRED, may_switch=now.policy.chosen)
-    interleaved, paired = _runs_of_ends(now)
+    interleaved, paired = _interleaved_and_paired_runs(now)
     ways = _compare_pairings(interleaved, paired, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:
         return _interleaved_decision(now)
@@ -106,7 +106,7 @@ def decide_with_pairing(now: Situation) -> Decision:
 def _decide_by_kind(now: Situation, is_paired: bool, *, by_cpu: bool = False, may_switch: bool) -> Decision:
     """The decision from paired runs if ``is_paired`` is true, otherwise from interleaved runs. If ``may_switch`` is
     true, the kind of runs is first chosen again from all runs."""
-    interleaved, paired = _runs_of_ends(now, all_runs=True) if may_switch else ([], [])
+    interleaved, paired = _interleaved_and_paired_runs(now, all_runs=True) if may_switch else ([], [])
     ways = _compare_pairings(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
     if is_paired:
         if ways is None or len(paired) < AGAIN or not ways.interleaved_noise < ways.paired_noise < math.inf:
@@ -122,13 +122,13 @@ def _decide_by_kind(now: Situation, is_paired: bool, *, by_cpu: bool = False, ma
 def _with_runs_of_ends(decision: Decision, now: Situation, runs: int, *, is_paired: bool = False) -> Decision:
     """The decision with another work order: ``runs`` runs of each end, which are paired if ``is_paired`` is true."""
     plan = tuple(PlannedRuns(end, runs) for end in (now.bad, 0))
-    order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=is_paired)
+    order = Measure(plan, Purpose.ENDS, now.fleet.next_host, together=is_paired)
     return within_budget(replace(decision, order=order), now)
 
 
 def _interleaved_decision(now: Situation) -> Decision:
     """The decision of the search from only the interleaved runs; the paired runs are still charged to the budget."""
-    return decide_with_layouts(now.with_readings(lambda reading: reading.partner is None).charged_with(now))
+    return decide_with_randomized_layouts(now.with_readings(lambda reading: reading.partner is None).charged_with(now))
 
 
 def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
@@ -146,7 +146,7 @@ def _paired_decision(rounds: Situation) -> Decision:
 
     If the ends do not differ in CPU time, but one end waits longer, the search compares the runs by wall-clock time.
     """
-    decision, observations = decide_with_layouts(rounds), rounds.observations
+    decision, observations = decide_with_randomized_layouts(rounds), rounds.observations
     by_cpu = any(isinstance(item, Reading) and item.time_value is not None for item in observations)
     if not isinstance(decision.order, NotReproduced) or not by_cpu:
         return decision
@@ -161,7 +161,7 @@ def _paired_decision(rounds: Situation) -> Decision:
     ends = _contrast_of_ends(by_time.record, by_time, by_time.model)
     shown = ends.ratio(by_time.record.sign)
     return replace(
-        decide_with_layouts(by_time),
+        decide_with_randomized_layouts(by_time),
         pairing_comparison=PairingComparison(True, math.inf, ends.noise, UNKNOWN, shown, differ_by_waiting=True),
     )
 
@@ -186,7 +186,7 @@ def cpu_time_as_time(observations: Sequence[Observation]) -> list[Observation]:
     return [item.with_cpu_time if isinstance(item, Reading) else item for item in observations]
 
 
-def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Reading], list[Reading]]:
+def _interleaved_and_paired_runs(now: Situation, *, all_runs: bool = False) -> tuple[list[Reading], list[Reading]]:
     """Two lists of runs without randomized layouts: the first interleaved runs of the ends, and the first paired runs
     of the ends. If ``all_runs`` is true, the first list has all interleaved runs of the ends, and the second list all
     paired runs of all builds.
@@ -206,8 +206,8 @@ def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Readi
 def compare_pairings(observations: Sequence[Observation]) -> PairingComparison | None:
     """The comparison of paired with interleaved runs of two builds, which have the numbers 0 and 1; None if there are
     too few runs."""
-    now = Situation(Graph.straight_history(1), observations, Policy(direction=Direction.ANY))
-    interleaved, paired = _runs_of_ends(now)
+    now = Situation(Graph.straight_history(1), observations, Policy(direction=ChangeDirection.ANY))
+    interleaved, paired = _interleaved_and_paired_runs(now)
     ways = _compare_pairings(interleaved, paired, now, doubtful_score=SEEN_ONCE)
     return ways if ways and (ways.is_clear or ways.waiting_share or len(paired) >= PAIRS_FIRST) else None
 
@@ -231,7 +231,7 @@ def _compare_pairings(
     size = abs(turns.drop) / turns.noise
     clear_size = CLEAR * (UNSTEADY if turns.noise > NOISY else 1.0)
     clear = size >= clear_size and Student(turns.freedom).normal_score(size) >= SURE
-    waits = 1 - math.exp(-max(map(median, _log_waits(interleaved, record, now))))
+    waits = 1 - math.exp(-max(map(median, _log_waits_of_ends(interleaved, record, now))))
     waiting = waits if waits > WAITING else 0.0
     if clear or waiting or len(paired) < PAIRS_FIRST:
         # If the difference is large, a few more interleaved runs may make it clear, and cost less than rounds.
@@ -281,7 +281,7 @@ def _ends_wait_alike(
     """
     if any(reading.cpu_value is None for reading in (*interleaved, *paired)):
         return None
-    good, bad = _log_waits(interleaved, record, now)
+    good, bad = _log_waits_of_ends(interleaved, record, now)
     if abs(min(good) - min(bad)) <= ALIKE * min_log_change(now.policy):
         return True
     if min(len(good), len(bad)) < 2:
@@ -290,7 +290,7 @@ def _ends_wait_alike(
     return abs(Student(len(good) + len(bad) - 2).normal_score((mean(good) - mean(bad)) / error)) < WAITED
 
 
-def _log_waits(runs: Sequence[Reading], record: Record, now: Situation) -> Sequence[list[float]]:
+def _log_waits_of_ends(runs: Sequence[Reading], record: Record, now: Situation) -> Sequence[list[float]]:
     """A list for good and a list for bad: for each run, the logarithm of wall-clock time ÷ CPU time."""
     ends = (record.build_id(0), record.build_id(now.bad))
     return [[run.log_wait for run in runs if record.build_id(run.candidate) == end] for end in ends]

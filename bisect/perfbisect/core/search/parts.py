@@ -127,7 +127,7 @@ class CommitDiff:
             if new != old:
                 yield old, new
 
-    def parts_by_file(self, chosen: Collection[int]) -> list[frozenset[int]]:
+    def by_file_or_part(self, chosen: Collection[int]) -> list[frozenset[int]]:
         """The chosen parts, divided into sets: one set for each file, and one set for all files outside of the program.
         If all chosen parts are in one file, each part is a set."""
 
@@ -145,7 +145,7 @@ class CommitDiff:
         closed = chosen.union(*(part for number in chosen for part in (self.needed[number], learnt.get(number, ()))))
         return chosen if closed == chosen else self.with_needed(closed, learnt)
 
-    def with_users(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
+    def with_dependent_parts(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
         """The chosen parts, and all parts that do not build without the chosen parts, according to ``needed`` and
         ``learnt``; if the result would be the whole diff, according to ``learnt`` alone."""
         needs = {number: {*words, *learnt.get(number, ())} for number, words in enumerate(self.needed)}
@@ -159,7 +159,7 @@ class CommitDiff:
         return [{name for names in DEFINED.findall(text) for name in names if name} for text in texts]
 
     @cached_property
-    def words_by_side(self) -> tuple[set[str], set[str]]:
+    def words_before_and_after(self) -> tuple[set[str], set[str]]:
         """The words in the files before the commit, and the words in the files after the commit."""
         old, new = ([getattr(file, side) for file in self.files] for side in ("before", "after"))
         of_old, of_new = ({word for file in files for word in WORD.findall(text_of(file))} for files in (old, new))
@@ -198,7 +198,7 @@ def text_of(entry: Entry | None) -> str:
     return "" if entry is None or b"\0" in entry.content else decoded([entry.content])
 
 
-def defined_names(text: str, path: str) -> tuple[set[str], set[str]]:
+def defined_and_callable_names(text: str, path: str) -> tuple[set[str], set[str]]:
     """Two sets: the names that a text seems to define, and the defined names that have arguments. Indented lines are
     examined only in headers."""
     lines = text.splitlines()
@@ -210,9 +210,9 @@ def defined_names(text: str, path: str) -> tuple[set[str], set[str]]:
 def needed_parts(diff: CommitDiff) -> list[set[int]]:
     """For each part, the parts without which it does not build. Two parts may need each other."""
     pieces, needs = diff.pieces, [set[int]() for _ in diff.pieces]
-    old_words, new_words = diff.words_by_side
+    old_words, new_words = diff.words_before_and_after
     added, removed = ([{*WORD.findall(getattr(piece, side))} for piece in pieces] for side in ("added", "removed"))
-    new, old = ([defined_names(getattr(p, side), p.shown.path) for p in pieces] for side in ("added", "removed"))
+    new, old = ([defined_and_callable_names(getattr(p, s), p.shown.path) for p in pieces] for s in ("added", "removed"))
     for word, (definers, users) in definitions_and_uses(added, [names for names, _ in new]).items():
         if word in old_words:
             continue
@@ -319,7 +319,7 @@ def part_rounds(diff: CommitDiff, learnt: Learnt) -> PartRounds:
     for _ in range(1 + MORE):
         # The base is the guilty parts so far with the parts that they need to build: this state was measured, and is
         # fast.
-        suspects, search = yield from _search(diff, alone, diff.parts_by_file(all_parts - alone), learnt)
+        suspects, search = yield from _search_slow_parts(diff, alone, diff.by_file_or_part(all_parts - alone), learnt)
         if guilty and len(suspects) > 1:  # only a single further part is added
             break
         guilty, best = guilty | suspects, best or search
@@ -343,7 +343,7 @@ def _prove(
     repeated: parts that the guilty parts need are added, or parts that need the guilty parts are removed."""
     all_parts, proven, tried, answer = diff.all_parts, guilty, set[frozenset[int]](), None
     while len(tried) <= MORE:
-        proven = diff.with_users(proven, learnt) if alone else diff.with_needed(proven, learnt)
+        proven = diff.with_dependent_parts(proven, learnt) if alone else diff.with_needed(proven, learnt)
         if proven == all_parts or proven in tried:
             break
         tried.add(proven)
@@ -355,7 +355,7 @@ def _prove(
     return (all_parts - proven if alone else proven), answer
 
 
-def _search(
+def _search_slow_parts(
     diff: CommitDiff, base: frozenset[int], parts: list[frozenset[int]], learnt: Learnt
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], Round | None]]:
     """The smallest set of parts that the search finds to make the build slow, and the last round that showed this. If

@@ -50,11 +50,11 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PROVEN, Contrast, contrast_of_builds
 from perfbisect.core.inference.instruction_counts import LAYOUT
-from perfbisect.core.inference.noise_model import RANDOMIZED_LAYOUTS, NoiseModel, remove_layout_modes, weigh_readings
+from perfbisect.core.inference.noise_model import RANDOMIZED_LAYOUTS, NoiseModel, correct_to_fast_mode, weigh_readings
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import arrange_observations
 from perfbisect.core.inference.state_space import fit_levels, levels_for_search
-from perfbisect.core.search.all_changes import decide_changes
+from perfbisect.core.search.all_changes import decide_all_or_largest
 from perfbisect.core.search.situation import Situation, undecided, within_budget
 from perfbisect.core.stats.distributions import rank_sum_p_value, signed_rank_p_value
 
@@ -89,7 +89,7 @@ class LayoutComparison:
     p_value: float = 1.0  # p-value of a rank test of the hypothesis that both builds have the same distribution
 
     @property
-    def layout_count(self) -> int:
+    def compared_layout_count(self) -> int:
         """The number of compared layouts of each build; if the numbers of the two builds differ, the smaller number."""
         return self.layouts.compared if self.layouts else 0
 
@@ -98,7 +98,8 @@ class LayoutComparison:
         """Whether runs in randomized layouts show a difference that is at least the share SHOWN_SHARE of the difference
         in the usual layout.
         """
-        if not self.randomized or self.layout_count < FEWEST or self.p_value * self.layout_count > CHANCE:
+        layout_count = self.compared_layout_count
+        if not self.randomized or layout_count < FEWEST or self.p_value * layout_count > CHANCE:
             return False
         return self.randomized.normal_score >= PROVEN and self.randomized.drop >= SHOWN_SHARE * self.usual
 
@@ -107,27 +108,27 @@ class LayoutComparison:
         """Whether runs in randomized layouts show that the difference is smaller than the share SHOWN_SHARE of the
         difference in the usual layout.
         """
-        if self.randomized is None or self.layout_count < FEWEST:
+        if self.randomized is None or self.compared_layout_count < FEWEST:
             return False
         return self.randomized.probability_above(SHOWN_SHARE * self.usual) < ABSENT
 
     @property
     def layouts_left(self) -> int:
         """The number of further layouts of each build that have to be measured."""
-        if self.shows_difference or self.excludes_difference or self.layout_count >= MOST:
+        if self.shows_difference or self.excludes_difference or self.compared_layout_count >= MOST:
             return 0
-        return max(FEWEST - self.layout_count, min(self.layout_count // 2, STEP))
+        return max(FEWEST - self.compared_layout_count, min(self.compared_layout_count // 2, STEP))
 
 
-def decide_with_layouts(now: Situation) -> Decision:
+def decide_with_randomized_layouts(now: Situation) -> Decision:
     """The decision of the search. If builds can be linked again, the search names a commit only after runs in
     randomized layouts, except if the change is larger than code placement can cause.
     """
     if not now.policy.layouts or now.model.exact:
-        return decide_changes(now)
+        return decide_all_or_largest(now)
     first = next((i for i, item in enumerate(now.observations) if _is_randomized(item)), None)
     if first is None:
-        usual = decide_changes(now)
+        usual = decide_all_or_largest(now)
         order = usual.order
         if not _placement_explains_ends(usual) if isinstance(order, Measure) else is_independent_of_layout(order):
             return usual
@@ -143,7 +144,8 @@ def decide_with_layouts(now: Situation) -> Decision:
     is_open = comparisons and not any(result.excludes_difference for result in results)
     if is_open and (further := _further_layouts(comparisons, now)):
         return within_budget(replace(usual, order=further), now)
-    return within_budget(_randomized_decision(decide_changes(randomized), usual.order, comparisons, randomized), now)
+    decision = decide_all_or_largest(randomized)
+    return within_budget(_combined_with_comparisons(decision, usual.order, comparisons, randomized), now)
 
 
 def _placement_explains_ends(usual: Decision) -> bool:
@@ -168,7 +170,7 @@ def _usual_decision(
     decision needs the result.
     """
     situation = Situation(graph, observations, policy, prior, ALL_FREE, shares_builds=shares_builds, model=model)
-    return decide_changes(situation)
+    return decide_all_or_largest(situation)
 
 
 def compare_with_parents(randomized: Situation, step: Step) -> tuple[LayoutComparison, ...]:
@@ -187,7 +189,7 @@ def _compare_with_parent(randomized: Situation, step: Step, parent: int) -> Layo
         return LayoutComparison(parent, usual, None, None)
     weight = np.ones(len(record.value))
     if randomized.model.modes:
-        record, weight = remove_layout_modes(record, fast, slow)
+        record, weight = correct_to_fast_mode(record, fast, slow)
     if min(record.run_count(slow), record.run_count(fast)) >= TYPICAL:
         weight = weight * weigh_readings(record, fast, slow, randomized.model).weight
     levels = levels_for_search(fit_levels(record, weight, randomized.model))
@@ -242,7 +244,7 @@ def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None
                 missing = dict([next(iter(missing.items()))])
             of_parents = (PlannedRuns(parent, runs) for parent, runs in missing.items())
             plan = (PlannedRuns(candidate, max(missing.values())), *of_parents)
-            host, results = now.fleet.free_host, _weakest(of_commit).layouts
+            host, results = now.fleet.next_host, _smallest_difference(of_commit).layouts
             return Measure(plan, Purpose.CONFIRM, host, True, results, together=rounds)
     return None
 
@@ -252,7 +254,7 @@ def _with_layout_comparisons(verdict: Verdict | Measure, comparisons: Comparison
     the comparison with the parent that differs least from the commit."""
 
     def with_comparison(step: Step) -> Step:
-        return replace(step, layouts=_weakest(comparisons[step.candidate]).layouts)
+        return replace(step, layouts=_smallest_difference(comparisons[step.candidate]).layouts)
 
     if isinstance(verdict, Found):
         return Found(with_comparison(verdict.step))
@@ -261,12 +263,12 @@ def _with_layout_comparisons(verdict: Verdict | Measure, comparisons: Comparison
     return replace(verdict, steps=worse, improvements=better)
 
 
-def _weakest(comparisons: Sequence[LayoutComparison]) -> LayoutComparison:
+def _smallest_difference(comparisons: Sequence[LayoutComparison]) -> LayoutComparison:
     """The comparison that shows the smallest difference, among the comparisons of a commit with its parents."""
     return min(comparisons, key=lambda comparison: comparison.randomized.drop if comparison.randomized else math.inf)
 
 
-def _randomized_decision(
+def _combined_with_comparisons(
     decision: Decision, usual: Verdict | Measure, comparisons: Comparisons, randomized: Situation
 ) -> Decision:
     """The decision of the search that uses only runs in randomized layouts, combined with the comparisons of the
@@ -297,4 +299,5 @@ def _code_placement(
         step for step in all_steps(usual) if not all(result.shows_difference for result in comparisons[step.candidate])
     ]
     step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))
-    return CodePlacement(replace(step, layouts=_weakest(comparisons[step.candidate]).layouts), ratio, detectable)
+    layouts = _smallest_difference(comparisons[step.candidate]).layouts
+    return CodePlacement(replace(step, layouts=layouts), ratio, detectable)

@@ -46,9 +46,9 @@ from perfbisect.core.inference.analysis import (
     missing_proof_runs,
     pairwise_proofs,
     prior_belief,
-    weakest_proof,
+    proof_of_smallest_drop,
 )
-from perfbisect.core.inference.ancestry import Hypotheses, comparison_builds, separate_hypotheses
+from perfbisect.core.inference.ancestry import Hypotheses, comparison_builds, distinguishable_hypotheses
 from perfbisect.core.inference.posterior import NEVER, Posterior
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import shown_host_class, strongest_ratio
@@ -73,7 +73,7 @@ class LeadingHypothesis:
     fast: int  # the last build before it that is fast if the hypothesis is right
 
     @property
-    def is_single(self) -> bool:
+    def is_single_candidate(self) -> bool:
         """Whether the hypothesis is one candidate, not a set of candidates that no build separates."""
         return len(self.members) == 1
 
@@ -105,7 +105,7 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
     ``analysis`` is None as long as good or bad has no reading."""
     if analysis is None:
         return first_end_runs(now.bad, now.model)
-    if end_runs := analysis.second_end_runs(now.build_cost_in_runs):
+    if end_runs := analysis.missing_first_end_runs(now.build_cost_in_runs):
         return end_runs
     if analysis.should_give_up:
         return analysis.not_reproduced
@@ -121,7 +121,7 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
     # A stopped run shows only a bound: its build may be much slower. The answer must be the same in both cases.
     extremes = (analysis.by_distance[0], analysis.by_distance[-1]) if analysis.by_distance else ()
     answers = [leading_hypothesis(analysis.hypotheses, extreme, analysis.record) for extreme in extremes]
-    is_sure = all(answer.is_single and answer.probability >= required for answer in answers)
+    is_sure = all(answer.is_single_candidate and answer.probability >= required for answer in answers)
     if is_sure and len({answer.members for answer in answers}) > 1:
         return undecided(analysis.belief, analysis.policy, Reason.STOPPED_RUNS)
     choice = best_measurement(analysis, now, host)
@@ -147,17 +147,17 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
     graph, policy, record, posterior = analysis.graph, analysis.policy, analysis.record, analysis.posterior
     if leading.slow in record.skipped:
         return _inconclusive(analysis, Reason.UNBUILDABLE)
-    parents = comparison_builds(graph, record, leading.slow) if leading.is_single else (leading.fast,)
+    parents = comparison_builds(graph, record, leading.slow) if leading.is_single_candidate else (leading.fast,)
     proofs = pairwise_proofs(record, analysis.levels, leading.slow, parents)
     if (order := missing_proof_runs(analysis, leading.slow, proofs)) is not None:
         if not budget.allows_builds_of(order):
             return _inconclusive(analysis, Reason.BUILDS_SPENT)
         return order
-    if not leading.is_single:
+    if not leading.is_single_candidate:
         return _inconclusive(analysis, Reason.UNBUILDABLE)
     if not all(proof.is_proven for proof in proofs):
         return _inconclusive(analysis, Reason.NOT_CONFIRMED)
-    proof = weakest_proof(proofs)
+    proof = proof_of_smallest_drop(proofs)
     # Exact counts prove even the smallest steps, so the largest step may be smaller than the smallest effect of
     # interest.
     large = LARGE * min_log_change(policy)
@@ -215,7 +215,7 @@ class _HostClass:
         if self.analysis is None:
             return None
         proofs = pairwise_proofs(self.analysis.record, self.analysis.levels, step.candidate, step.parents)
-        return weakest_proof(proofs) if all(proof.contrast for proof in proofs) else None
+        return proof_of_smallest_drop(proofs) if all(proof.contrast for proof in proofs) else None
 
 
 def decide_single_change(now: Situation) -> Decision:
@@ -224,34 +224,34 @@ def decide_single_change(now: Situation) -> Decision:
     if verdict := verdict_without_search(now.graph, now.record, now.policy):
         return Decision(verdict, belief)
     classes = _host_classes(now)
-    main = _leading_analysis(classes)
+    main = _shown_analysis(classes)
     counting: Measure | None = None
     if main and (counts := count_situation(now)):
-        classes, counting = _classes_and_count(now, classes, main, counts)
-        main = _leading_analysis(classes)
+        classes, counting = _host_classes_and_next_count(now, classes, main, counts)
+        main = _shown_analysis(classes)
     if main:
         texts = [(part.name, text) for part in classes if part.analysis for text in part.analysis.belief.warnings]
         warnings = tuple(f"{name}: {text}" if name else text for name, text in texts)
-        belief = replace(main.belief, ends=partial(_effect_of_leading_class, classes), warnings=warnings)
+        belief = replace(main.belief, ends=partial(_ratio_on_shown_host_class, classes), warnings=warnings)
     order, wanted = _order_and_wanted_builds(now, classes, main, belief)
     is_replaceable = isinstance(order, Measure) and order.purpose is not Purpose.CONFIRM
     if counting and is_replaceable and now.budget.allows(counting):
-        order, wanted = now.budget.within(counting), ()
+        order, wanted = now.budget.limit_runs(counting), ()
     step = order.step if isinstance(order, Found) else None
     if len(classes) > 1 and step:
         order = Found(replace(step, effects=_effects(classes, step)))
     elif len(classes) > 1 and isinstance(order, NotReproduced | Inconclusive):
         order = replace(order, ratio=belief.effect if main else order.ratio, effects=_effects(classes, step))
-    return Decision(order, belief, evidence=_evidence(classes, step), needed_builds=wanted)
+    return Decision(order, belief, evidence=_evidence_ratios(classes, step), needed_builds=wanted)
 
 
-def _effect_of_leading_class(classes: Sequence[_HostClass]) -> Interval:
+def _ratio_on_shown_host_class(classes: Sequence[_HostClass]) -> Interval:
     """The ratio of bad to good on the first host class with a clear difference, or else on the first host class."""
     ratios = [part.analysis.end_ratio if part.analysis else None for part in classes]
     return ratios[shown_host_class(ratios)] or UNKNOWN
 
 
-def _classes_and_count(
+def _host_classes_and_next_count(
     now: Situation, classes: list[_HostClass], main: Analysis, counts: Situation
 ) -> tuple[list[_HostClass], Measure | None]:
     """The host classes, and the work order for the next exact count. If the ``counts`` of instructions explain the
@@ -262,20 +262,20 @@ def _classes_and_count(
         return classes, None
     rises = CountRises.of(counts)
     classes = _host_classes(now, rises.prior, SHARE)
-    return classes, rises.next_order(counts, now, _leading_analysis(classes) or main)
+    return classes, rises.next_order(counts, now, _shown_analysis(classes) or main)
 
 
-def _leading_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
+def _shown_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
     """The analysis that views show: of the first host class that shows a change, or else of the first class."""
     return next((c.analysis for c in sorted(classes, key=lambda c: not c.shows_change) if c.analysis), None)
 
 
 def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, share: float = 0.0) -> list[_HostClass]:
     """The host classes with their analyses; ``prior`` has a probability of each culprit, from instruction counts."""
-    groups = separate_hypotheses(now.graph, now.record, prior, share)
-    names = now.prior.classes
+    groups = distinguishable_hypotheses(now.graph, now.record, prior, share)
+    names = now.prior.host_class_names
     if len(names) == 1:
-        return [_HostClass("", now.fleet.free_host, now, _class_analysis(now, now, groups))]
+        return [_HostClass("", now.fleet.next_host, now, _host_class_analysis(now, now, groups))]
     hosts, parts = [], []
     for name in names:
         members = [host for host, host_class in enumerate(now.prior.host_classes) if host_class == name]
@@ -283,11 +283,11 @@ def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, shar
         hosts.append(usable[0] if usable else None)
         knowledge = now.prior if 0 in members else replace(now.prior, noise=None)
         parts.append(now.with_readings(lambda r, members=members: r.host in members, prior=knowledge))  # type: ignore[misc]
-    analyses = with_common_culprit([_class_analysis(now, part, groups) for part in parts])
+    analyses = with_common_culprit([_host_class_analysis(now, part, groups) for part in parts])
     return [_HostClass(*fields) for fields in zip(names, hosts, parts, analyses, strict=True)]
 
 
-def _class_analysis(now: Situation, own: Situation, hypotheses: Hypotheses) -> Analysis | None:
+def _host_class_analysis(now: Situation, own: Situation, hypotheses: Hypotheses) -> Analysis | None:
     """The analysis of the readings of one host class; ``hypotheses`` are the culprits that the builds of all classes
     separate."""
     record = own.record
@@ -313,11 +313,11 @@ def _order_and_wanted_builds(
     other = measurement_while_waiting(analysis, of_class, order.host) if now.fleet.is_free(order.host) else None
     if other is None or not now.budget.allows(other):
         return order, wanted
-    return now.budget.within(replace(other, host=order.host)), wanted
+    return now.budget.limit_runs(replace(other, host=order.host)), wanted
 
 
 def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
-    """The best work order, even if it needs new builds, or the verdict; ``main`` is from ``_leading_analysis``."""
+    """The best work order, even if it needs new builds, or the verdict; ``main`` is from ``_shown_analysis``."""
     policy, budget = now.policy, now.budget
     usable = [part for part in classes if part.host is not None]
     showing = [part for part in classes if part.host is None and part.shows_change]  # but all their hosts are lost
@@ -330,7 +330,7 @@ def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | 
         return undecided(belief, policy, spent) if main else no_suspect(spent, policy)
     measures = [replace(order, host=host) for order, host in orders if isinstance(order, Measure)]
     if measures:
-        return budget.within(min(measures, key=lambda order: (not now.fleet.is_free(order.host), order.host)))
+        return budget.limit_runs(min(measures, key=lambda order: (not now.fleet.is_free(order.host), order.host)))
     verdict = next((order for order, _ in orders if isinstance(order, Inconclusive)), None)
     if showing and not verdict:  # only classes without hosts show the change: this order fails
         return replace(first_end_runs(now.bad, now.model), host=now.prior.host_classes.index(showing[0].name))
@@ -350,8 +350,8 @@ def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[ClassEff
     return tuple(effects)
 
 
-def _evidence(classes: Sequence[_HostClass], step: Step | None) -> tuple[Interval, ...]:
-    """For each host class, the ratio on which the decision rests (the field ``evidence`` of ``Decision``); a host class
+def _evidence_ratios(classes: Sequence[_HostClass], step: Step | None) -> tuple[Interval, ...]:
+    """The ratio of each host class on which the decision rests (the field ``evidence`` of ``Decision``). A host class
     that did not compare ``step`` may get the ratio of another host class."""
     ratios: list[Interval | None] = []
     for part in classes:

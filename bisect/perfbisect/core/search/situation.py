@@ -42,7 +42,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import MAX_PROBABILITY, NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
-from perfbisect.core.inference.observations import Built, Count, Observation, Reading, count_runs
+from perfbisect.core.inference.observations import Built, Count, Observation, Reading, count_own_runs
 from perfbisect.core.inference.record import Record, arrange_observations
 
 
@@ -105,7 +105,7 @@ class Budget:
         new = self._unbuilt(order) - self._attempted
         return not new or self.builds_left(new) >= 0
 
-    def within(self, order: Measure) -> Measure:
+    def limit_runs(self, order: Measure) -> Measure:
         """The work order ``order`` with at most as many runs as the budget allows, divided evenly among its builds."""
         runs_left = self.policy.max_runs - self._runs
         if not self.policy.max_runs or sum(share.runs for share in order.plan) <= runs_left:
@@ -213,7 +213,7 @@ class Situation:
         """A copy of this situation whose budget is charged with all runs of the situation ``full``. This situation has
         only some of the readings of ``full``.
         """
-        runs = full.extra_cost.runs + count_runs(full.observations) - count_runs(self.observations)
+        runs = full.extra_cost.runs + count_own_runs(full.observations) - count_own_runs(self.observations)
         return replace(self, extra_cost=replace(full.extra_cost, runs=runs))
 
     def missing_builds(self, order: Measure) -> tuple[int, ...]:
@@ -372,7 +372,7 @@ def within_budget(decision: Decision, now: Situation) -> Decision:
     if not isinstance(order, Measure):
         return decision
     if budget.allows(order):
-        return replace(decision, order=budget.within(order))
+        return replace(decision, order=budget.limit_runs(order))
     reason = budget.reached_limit or (Reason.RUNS_SPENT if budget.allows_builds_of(order) else Reason.BUILDS_SPENT)
     return replace(decision, order=undecided(decision.belief, now.policy, reason))
 

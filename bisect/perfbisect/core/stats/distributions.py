@@ -163,7 +163,7 @@ def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
     """
     x, y = np.asarray(low), np.asarray(high)
     exceptions = int((x[:, None] >= y[None, :]).sum())
-    return float(_rank_sum_probabilities(len(x), len(y))[exceptions])
+    return float(_mann_whitney_cdf(len(x), len(y))[exceptions])
 
 
 def signed_rank_p_value(differences: Sequence[float]) -> float:
@@ -186,9 +186,9 @@ def signed_rank_p_value(differences: Sequence[float]) -> float:
 
 
 @lru_cache(maxsize=128)
-def _rank_sum_probabilities(n: int, m: int) -> Array:
-    """For k = 0, 1 … n·m: the probability that at most k pairs (x, y) have x > y, if ``n`` values x and ``m`` values y
-    are drawn from one distribution."""
+def _mann_whitney_cdf(n: int, m: int) -> Array:
+    """For k = 0, 1 … n·m: the probability that the Mann-Whitney statistic U is at most k. U is the number of pairs
+    (x, y) with x > y, if ``n`` values x and ``m`` values y are drawn from one distribution."""
     ways = np.ones(1)
     for i in range(1, n + 1):
         longer = np.zeros(len(ways) + m + i)

@@ -88,14 +88,14 @@ def tested_pairs(trial: SessionState, measured_builds: Collection[int]) -> list[
     ``measured_builds`` are the numbers of the builds that were measured in the workload.
     """
     beside, since_first = list[Ends](), list[Ends]()
-    for line in huntable_builds(trial.request.subjects):
+    for line in huntable_builds_by_variant(trial.request.subjects):
         builds = [build for build in line if build in measured_builds]
         beside += pairwise(builds)
         since_first += [(line[0], build) for build in builds[2:] if line[0] in measured_builds]
     return [*beside, *since_first]
 
 
-def huntable_builds(builds: Sequence[TrialBuild]) -> list[list[int]]:
+def huntable_builds_by_variant(builds: Sequence[TrialBuild]) -> list[list[int]]:
     """For each variant, the numbers of the builds between which a hunt can search: builds of revisions without an
     additional server configuration.
     """
@@ -111,7 +111,7 @@ def select_drops_to_hunt(trial: SessionState, real_drops: Sequence[Drop]) -> lis
     if not real_drops:
         return []
     measured, chosen = mean_logs_by_round(trial, real_drops[0].work, trial.request.metric), list[Drop]()
-    for line in huntable_builds(trial.request.subjects):
+    for line in huntable_builds_by_variant(trial.request.subjects):
         mine = [drop for drop in real_drops if drop.last in line]
         neighbours = [*pairwise(filter(measured.__contains__, line))]
         beside = [drop for drop in mine if (drop.first, drop.last) in neighbours]

@@ -23,8 +23,8 @@ from perfbisect.core.domain.facts import FitnessFacts
 from perfbisect.core.domain.metrics import find_metric, log_metric
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialType
-from perfbisect.core.domain.trials import comparable_runs
-from perfbisect.core.stats.noise import noise_of_paired_runs, noise_of_trial
+from perfbisect.core.domain.trials import paired_or_interleaved_runs
+from perfbisect.core.stats.noise import noise_of_trial, sd_of_paired_ratios
 
 FALL = 0.05  # smallest fall of the level that is a fault, as a fraction
 SPREAD = 2.5  # a fault differs from earlier checks by at least this number of their standard deviations
@@ -74,10 +74,11 @@ class Fitness:
 def fitness_facts(trial: SessionState) -> FitnessFacts | None:
     """The level and noise of a host from an A/A test; None for other trials, or if no run has a value of the metric."""
     request, metric = trial.request, find_metric(trial.request.metric)
-    levels = [level for run in comparable_runs(trial, 0) if (level := log_metric(run.facts, metric.name)) is not None]
+    of_kind = paired_or_interleaved_runs(trial, 0)
+    levels = [level for run in of_kind if (level := log_metric(run.facts, metric.name)) is not None]
     if request.kind is not TrialType.NOISE or not levels:
         return None
-    pairs, runs = noise_of_paired_runs(trial), noise_of_trial(trial)
+    pairs, runs = sd_of_paired_ratios(trial), noise_of_trial(trial)
     noise = pairs[0] if pairs else runs.run if runs else None
     identity = (request.subjects[0].key, request.works[0].run_hash, metric.name)
     return FitnessFacts(median(levels) * (1 if metric.higher_is_better else -1), noise, pairs is not None, identity)

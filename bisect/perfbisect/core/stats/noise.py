@@ -29,9 +29,9 @@ from statistics import median
 import numpy as np
 
 from perfbisect.core.domain.facts import RunFacts, pair_runs
-from perfbisect.core.domain.metrics import log_metric, log_metric_by_cpu, metric_value
+from perfbisect.core.domain.metrics import log_metric, log_metric_from_cpu_time, metric_value
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.trials import comparable_runs
+from perfbisect.core.domain.trials import paired_or_interleaved_runs
 from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quantile
 
 ENOUGH = 6  # the noise of an A/A test with at least this number of runs replaces the noise of older hunts
@@ -222,14 +222,14 @@ class AdvisedRepeats:
 
 def noise_of_trial(trial: SessionState) -> Noise | None:
     """The noise of the runs of the A/A test ``trial``; None for fewer than two runs."""
-    return noise_of_metric([(run.round, run.facts) for run in comparable_runs(trial)], trial.request.metric)
+    return noise_of_metric([(run.round, run.facts) for run in paired_or_interleaved_runs(trial)], trial.request.metric)
 
 
-def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | None:
+def sd_of_paired_ratios(trial: SessionState) -> tuple[float, float | None] | None:
     """The standard deviation of the ratio of the metric in paired runs, and of the ratio of their CPU times; None for
     too few pairs."""
     pairs, metric = [*pair_runs(run.facts for run in trial.runs)], trial.request.metric
-    readers = (log_metric, log_metric_by_cpu)
+    readers = (log_metric, log_metric_from_cpu_time)
     values = ([(read(first, metric), read(second, metric)) for first, second in pairs] for read in readers)
     noise, of_cpu = map(sd_of_pair_differences, values)
     return None if noise is None else (noise, of_cpu)
@@ -246,7 +246,7 @@ def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
     """The median duration of a run, and of the start of a visit, in seconds. The time to load the dataset is not
     included."""
     spent: dict[int, list[float]] = {}  # visit → seconds of its runs; the first run includes the start of the visit
-    for trial_run in comparable_runs(trial):
+    for trial_run in paired_or_interleaved_runs(trial):
         spent.setdefault(trial_run.round, []).append(trial_run.cost)
     opened, later = [first for first, *_ in spent.values()], [cost for _, *costs in spent.values() for cost in costs]
     [work] = trial.request.works
@@ -276,7 +276,7 @@ def best_runs_and_length(noise: Noise, run_seconds: float, run_cost: float, visi
     return AdvisedRepeats(runs, length)
 
 
-def detectable_drops(trial: SessionState, noise: Noise) -> Iterator[DetectableDrop]:
+def detectable_drops_by_runs(trial: SessionState, noise: Noise) -> Iterator[DetectableDrop]:
     """The smallest detectable drop for each number of runs in SIDES, if visits have the recommended number of runs."""
     run_cost, opening = run_and_visit_costs(trial)
     per_visit = advise_repeats(trial, noise).runs

@@ -60,14 +60,14 @@ from perfbisect.core.domain.metrics import (
     COMPARED,
     find_metric,
     log_metric,
-    log_metric_by_cpu,
+    log_metric_from_cpu_time,
     median_metric,
     metric_value,
     quotient,
 )
 from perfbisect.core.domain.orders import Interval, ratio_of_log
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.trials import comparable_runs
+from perfbisect.core.domain.trials import paired_or_interleaved_runs
 from perfbisect.core.stats.distributions import Student
 
 RATE = 0.05  # accepted rate of false discoveries
@@ -119,7 +119,7 @@ class WorkloadRatios:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSummary:
+class GroupRatioSummary:
     """A summary of the ratios of one build over the workloads of one group."""
 
     group: str
@@ -138,7 +138,7 @@ def compare_builds(trial: SessionState, metric: str) -> list[WorkloadRatios]:
     for number, work in enumerate(trial.request.works):
         rounds, step = mean_logs_by_round(trial, number, metric), log_resolution(trial, number, metric)
         ratios = tuple(paired_ratio(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
-        medians = counter_medians(comparable_runs(trial, number), further, metric)
+        medians = counter_medians(paired_or_interleaved_runs(trial, number), further, metric)
         works.append(WorkloadRatios(work.name, work.group, ratios, medians))
     limit = largest_real_p_value(ratio.p for row in works for ratio in row.ratios if ratio)
     groups = list(dict.fromkeys(row.group for row in works))
@@ -156,8 +156,8 @@ def mean_logs_by_round(trial: SessionState, workload: int, metric: str) -> dict[
     logs: dict[int, dict[int, list[float]]] = {}
     beside: dict[str, tuple[TrialRun, float]] = {}
     by_cpu = trial.is_paired and trial.pairing is not None and trial.pairing.by_cpu
-    for run in comparable_runs(trial, workload):
-        measured = log_metric_by_cpu(run.facts, metric) if by_cpu else log_metric(run.facts, metric)
+    for run in paired_or_interleaved_runs(trial, workload):
+        measured = log_metric_from_cpu_time(run.facts, metric) if by_cpu else log_metric(run.facts, metric)
         if measured is None:
             continue
         if trial.is_paired:
@@ -177,7 +177,7 @@ def log_resolution(trial: SessionState, workload: int, metric: str) -> float:
     """
     values = [
         reading
-        for run in comparable_runs(trial, workload)
+        for run in paired_or_interleaved_runs(trial, workload)
         if (reading := metric_value(run.facts, metric)) and 0 < reading < math.inf
     ]
     digits = max((-int(Decimal(repr(reading).removesuffix(".0")).as_tuple().exponent) for reading in values), default=0)
@@ -241,14 +241,14 @@ def counter_medians(runs: Sequence[TrialRun], builds: range, metric: str) -> dic
     return relative
 
 
-def group_summaries(comparisons: Iterable[WorkloadRatios]) -> list[GroupSummary]:
+def group_summaries(comparisons: Iterable[WorkloadRatios]) -> list[GroupRatioSummary]:
     """For each group of at least two workloads and each build, the summary of the build's ratios in the group."""
     by_group: dict[tuple[str, int], list[float]] = {}
     for row in comparisons:
         for subject, ratio in enumerate(row.ratios, 1):
             by_group.setdefault((row.group, subject), []).extend([ratio.ratio] if ratio else [])
     several = [(group, subject, ratios) for (group, subject), ratios in by_group.items() if len(ratios) > 1]
-    return [GroupSummary(group, subject, min(x), max(x), mean(x), median(x)) for group, subject, x in several]
+    return [GroupRatioSummary(group, subject, min(x), max(x), mean(x), median(x)) for group, subject, x in several]
 
 
 def better_or_worse(ratio: Ratio, metric: str) -> str:
@@ -272,12 +272,12 @@ class OperationCosts:
     relative: tuple[Values, ...]
 
 
-def costs_per_operation(trial: SessionState) -> list[OperationCosts]:
+def costs_of_each_workload(trial: SessionState) -> list[OperationCosts]:
     """The costs per operation of each workload of a trial, in the order in which the trial lists workloads."""
     machine_cpu, subjects, tables = is_machine_cpu(trial), range(len(trial.request.subjects)), list[OperationCosts]()
     names = ["the command"] if trial.request.shared else [work.name for work in trial.request.works]
     for number, name in enumerate(names):
-        runs = comparable_runs(trial, number)
+        runs = paired_or_interleaved_runs(trial, number)
         rows = tuple(
             _cost_medians([run.facts for run in runs if run.subject == build], machine_cpu=machine_cpu)
             for build in subjects

@@ -150,7 +150,7 @@ class StepSearch:
             tests = 2.0 * count * (1 if wide == 1 else max(1, count // 2 - 1))
             if (p := self.p_value_of_arc(float(z[index]), wide) * tests) < best:
                 best, at = p, (index, wide)
-        if best > self.false_rate_for(count):
+        if best > self.false_rate_of_piece(count):
             return []
         index, wide = at
         edges = {start + index % count, start + (index + wide) % count}
@@ -175,15 +175,15 @@ class StepSearch:
         """The p-value of the statistic ``z`` of an arc of ``width`` releases."""
         return Student(min(self.freedom, ODD) if width == 1 else self.freedom).two_sided_p_value(z)
 
-    def false_rate_for(self, count: int) -> float:
-        """The share of the rate of false steps for a piece of the line with ``count`` releases."""
-        return self.false_rate * count / len(self.levels)
+    def false_rate_of_piece(self, releases: int) -> float:
+        """The share of the rate of false steps for a piece of the line with this number of releases."""
+        return self.false_rate * releases / len(self.levels)
 
     def significant_cuts(self, cuts: list[int]) -> list[int]:
         """The cuts that are significant between their neighbouring cuts, each moved to the position that fits best."""
         for _ in range(len(self.levels)):
             bounds = [0, *cuts, len(self.levels)]
-            chances = [self.relative_p_value(*bounds[index : index + 3]) for index in range(len(cuts))]
+            chances = [self.p_value_over_limit(*bounds[index : index + 3]) for index in range(len(cuts))]
             if chances and max(chances) > 1:
                 cuts = [cut for cut, p in zip(cuts, chances, strict=True) if p < max(chances)]
                 continue
@@ -198,11 +198,11 @@ class StepSearch:
             cuts = moved
         return cuts
 
-    def relative_p_value(self, start: int, cut: int, end: int) -> float:
+    def p_value_over_limit(self, start: int, cut: int, end: int) -> float:
         """The p-value of a cut, times the number of possible positions of the cut, divided by the accepted rate of
         false steps. The cut is significant if the result is at most 1.
         """
-        return self.p_value_of_cut(start, cut, end) * (end - start - 1) / self.false_rate_for(end - start)
+        return self.p_value_of_cut(start, cut, end) * (end - start - 1) / self.false_rate_of_piece(end - start)
 
     def p_value_of_cut(self, start: int, cut: int, end: int) -> float:
         """The p-value of a cut between the neighbouring cuts ``start`` and ``end``."""
@@ -277,7 +277,7 @@ class SuggestedHunt:
     bad: int
     worse: bool  # False: better
     works: tuple[str, ...]
-    least: float  # the smallest of the changes of the workloads, as a fraction
+    smallest_change: float  # among the changes of the workloads, as a fraction
 
 
 def speed_lines(trial: SessionState) -> list[SpeedLine]:
@@ -293,7 +293,7 @@ def speed_line(workload: str, means: MeansByRound, releases: int, false_rate: fl
     """The speed line of one workload over ``releases``, computed from the mean logarithm of each release in each
     round.
     """
-    level, error = fit_levels(means)
+    level, error = release_levels_and_error(means)
     return line_of_levels(workload, level, releases, false_rate, error)
 
 
@@ -340,7 +340,7 @@ def block_means(line: Array, width: int) -> list[float]:
     return [float(x) for x in line[len(line) % width :].reshape(-1, width).mean(axis=1)]
 
 
-def fit_levels(means: MeansByRound) -> tuple[dict[int, float], float | None]:
+def release_levels_and_error(means: MeansByRound) -> tuple[dict[int, float], float | None]:
     """The level of each release, and the largest standard error of a level; None if every release was measured in
     only one round.
 

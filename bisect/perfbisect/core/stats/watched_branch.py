@@ -69,7 +69,7 @@ def tips_to_measure_again(tips: Sequence[T]) -> list[T]:
 
 
 @dataclass(frozen=True, slots=True)
-class BranchLine:
+class BranchLevels:
     """The levels and steps of a branch, computed from all nights that can be compared. Tips are numbered by their
     positions in ``tips``.
     """
@@ -79,7 +79,7 @@ class BranchLine:
     broken: tuple[TrialBuild, ...] = ()  # later tips that could not be built, oldest first
 
     @classmethod
-    def from_nights(cls, nights: Sequence[SessionState]) -> "BranchLine":
+    def from_nights(cls, nights: Sequence[SessionState]) -> "BranchLevels":
         """The levels and steps from ``nights``: comparisons of the same workloads, oldest first. The last build of each
         comparison is the newest tip in that night.
         """

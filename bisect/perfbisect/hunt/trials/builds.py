@@ -48,7 +48,7 @@ NO_REVISION = re.compile(r"@\{[^}]*\}(?!([~^]\d*|\^\{[^}]*\})*\Z)")
 FORM = "Give NAME=PATH. PATH is a folder of the host with the installed build, or a tarball on this machine."
 
 
-class Word(NamedTuple):
+class BuildArgument(NamedTuple):
     """The parts of an argument such as REV@VARIANT+CONFIG."""
 
     revision: str
@@ -56,19 +56,19 @@ class Word(NamedTuple):
     config: str = ""
 
 
-def parsed_word(
-    word: str,
+def parse_build_argument(
+    argument: str,
     variants: Collection[str],
     is_config: Callable[[str], bool],
     is_revision: Callable[[str], bool] = lambda _: False,
-) -> Word:
-    """The parts of the argument ``word``.
+) -> BuildArgument:
+    """The parts of an argument that names a build.
 
     ``is_config`` returns whether a text is the name of a configuration or the path of a configuration file.
     """
-    revision, config = (word, "") if is_revision(word) else cut_at_known(word, "+", is_config)
+    revision, config = (argument, "") if is_revision(argument) else cut_at_known(argument, "+", is_config)
     revision, variant = (revision, "") if is_revision(revision) else cut_at_known(revision, "@", variants.__contains__)
-    return Word(revision, variant, config)
+    return BuildArgument(revision, variant, config)
 
 
 def cut_at_known(word: str, sign: str, is_known: Callable[[str], bool]) -> tuple[str, str]:
@@ -104,18 +104,18 @@ def read_builds(
     if all(subject.path for subject in subjects):
         return replace(settings, repository="", variant=""), [with_config(build, builder) for build in subjects]
     revisions = [subject.name for subject in subjects if not subject.path]
-    division = partial(parsed_word, variants=builder.variants, is_config=partial(has_config, builder))
+    parse = partial(parse_build_argument, variants=builder.variants, is_config=partial(has_config, builder))
     if not settings.repository:
-        clone = cached_clone(builder, [division(word).revision for word in revisions], clone_progress)
+        clone = cached_clone(builder, [parse(word).revision for word in revisions], clone_progress)
         settings = replace(settings, repository=str(clone))
     repo = open_repository(Path(settings.repository))
     is_revision = partial(has_revision, repo, release_tags=builder.release_tags)
     usual = settings.variant or builder.variant  # REV and REV@VARIANT are one build if VARIANT is this variant
-    read: dict[str, Word] = {}
+    read: dict[str, BuildArgument] = {}
     for word in revisions:
-        parts = division(word, is_revision=is_revision)
+        parts = parse(word, is_revision=is_revision)
         if not is_revision(parts.revision):
-            refuse_unknown(repo, builder, parts.revision, is_revision)
+            raise_unknown_build_error(repo, builder, parts.revision, is_revision)
         parts = parts._replace(variant="") if parts.variant == usual else parts
         if twin := next((earlier for earlier, earlier_parts in read.items() if earlier_parts == parts), ""):
             raise UsageError(
@@ -131,17 +131,19 @@ def read_builds(
     return settings, [with_config(built.get(build.name, build), builder) for build in subjects]
 
 
-def refuse_unknown(repo: Repository, builder: Builder, word: str, is_revision: Callable[[str], bool]) -> None:
+def raise_unknown_build_error(
+    repo: Repository, builder: Builder, argument: str, is_revision: Callable[[str], bool]
+) -> None:
     """Raise a UsageError that says what is wrong with an argument that is no build: the revision, the variant or the
     configuration is unknown."""
-    head, plus, config = word.rpartition("+")
+    head, plus, config = argument.rpartition("+")
     if plus and is_revision(cut_at_known(head, "@", builder.variants.__contains__)[0]):
         raise unknown_config_error(builder, config)
-    head, at, variant = word.rpartition("@")
+    head, at, variant = argument.rpartition("@")
     if at and not variant.startswith("{") and is_revision(head):
         find_variant(builder, variant.partition("+")[0])
-    resolve_commit(repo, word, builder.release_tags)
-    raise UsageError(f"'{word}' is no revision.", "Behind an entry of a reflog, only ~ and ^ may follow.")
+    resolve_commit(repo, argument, builder.release_tags)
+    raise UsageError(f"'{argument}' is no revision.", "Behind an entry of a reflog, only ~ and ^ may follow.")
 
 
 def has_revision(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
@@ -164,7 +166,7 @@ def with_config(subject: TrialBuild, builder: Builder) -> TrialBuild:
     return replace(subject, config=config, config_hash=load_config(builder, config).content_hash)
 
 
-def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
+def check_typed_builds(words: Sequence[str], settings: Settings, builder: Builder) -> None:
     """Raise UsageError if there are no builds or several hosts. For a builder of installed systems, which builds
     nothing, raise UsageError instead if builds are given.
     """
@@ -249,14 +251,14 @@ def read_releases(
     if not settings.repository:
         settings = replace(settings, repository=str(cached_clone(builder, ends_of_release_range(text), clone_progress)))
     releases = releases_in_range(open_repository(Path(settings.repository)), text, builder.release_tags)
-    if len(releases.taken) < FEWEST:
+    if len(releases.included) < FEWEST:
         raise UsageError(
-            f"{text} has {count(len(releases.taken), 'release')}, but --each-release needs at least {FEWEST}.{left_out_text(releases)}",
-            f"Name the releases instead, with the same options: bisect compare {' '.join(releases.taken)} …",
+            f"{text} has {count(len(releases.included), 'release')}, but --each-release needs at least {FEWEST}.{left_out_text(releases)}",
+            f"Name the releases instead, with the same options: bisect compare {' '.join(releases.included)} …",
         )
-    settings = replace(settings, good=releases.taken[0], bad=releases.taken[-1])
-    settings, commits = resolve_commits(settings, builder, releases.taken)
-    subjects = [TrialBuild(name, commit) for name, commit in zip(releases.taken, commits, strict=True)]
+    settings = replace(settings, good=releases.included[0], bad=releases.included[-1])
+    settings, commits = resolve_commits(settings, builder, releases.included)
+    subjects = [TrialBuild(name, commit) for name, commit in zip(releases.included, commits, strict=True)]
     # A hunt for a step has the defaults of `bisect run`: it uses randomized layouts, and measures the reason.
     policy = replace(settings.policy, layouts=True, direction=worse_direction(settings.metric))
     hunt = replace(settings, policy=policy, explain=True)

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 
-from perfbisect.core.domain.metrics import is_speed
+from perfbisect.core.domain.metrics import is_noticed_by_users
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, Settings, TrialBuild, TrialType
 from perfbisect.errors import Interrupted, PerfBisectError, UsageError, as_perfbisect_error
 from perfbisect.host import leases
@@ -27,7 +27,7 @@ ROUNDS = 6  # rounds with one run each; then eight paired runs follow
 LONGEST = {"time": 5.0, "warmup": 2.0}  # largest number of seconds of each setting
 
 
-def check_hosts(
+def check_due_hosts(
     names: Sequence[str],
     hosts_path: str | Path,
     caller: CommandCallbacks,
@@ -46,10 +46,10 @@ def check_hosts(
     for name in names:
         try:
             with lease(name):
-                if settings := due_settings(name, caller.path, like):
+                if settings := check_settings_if_due(name, caller.history_path, like):
                     title = f"{settings.workload} of {settings.good}"
                     caller.say(f"Fitness check of host {name}, once a day: an A/A test of workload {title}.")
-                    begin([check_setup(settings, name, hosts_path, caller.waiting)], caller)
+                    begin([fitness_check_setup(settings, name, hosts_path, caller.waiting)], caller)
                 else:
                     caller.say(f"Host {name} was checked within {DUE / 3600:.0f} hours, so it is not checked again.")
         except Interrupted:
@@ -61,10 +61,10 @@ def check_hosts(
     return all_checked
 
 
-def due_settings(name: str, path: Path | None, like: Settings | None) -> Settings | None:
+def check_settings_if_due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
     """The settings for the fitness check of a host; None if the check is not due. Raises UsageError if ``like`` is None
     and no host was checked before."""
-    machine = leases.leased_machine(name).address if leases.is_leased(name) else name
+    machine = leases.leased_machine(name).address if leases.is_leased_by_this_process(name) else name
     with closing(History.open(path)) as history:
         by_host = read_fitness_checks(history)
         if machine in by_host and not like and CLOCK.now() - by_host[machine][-1].at < DUE:
@@ -78,10 +78,12 @@ def due_settings(name: str, path: Path | None, like: Settings | None) -> Setting
         return like or history.settings(max(check.number for check in earlier))
 
 
-def check_setup(like: Settings, host: str, hosts_path: str | Path, waiting: WaitCallback | None) -> SessionSetup:
+def fitness_check_setup(
+    like: Settings, host: str, hosts_path: str | Path, waiting: WaitCallback | None
+) -> SessionSetup:
     """The setup of a host's fitness check: an A/A test of the commit that is good in the settings ``like``. Raises
     UsageError if the metric of ``like`` is not a speed."""
-    if not is_speed(like.metric):
+    if not is_noticed_by_users(like.metric):
         raise UsageError(
             f"{like.metric} does not show how fast a host is.",
             "Check the host with the settings of an A/A test in another metric.",

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from perfbisect.core.domain.events import Event
-from perfbisect.core.domain.orders import Inconclusive, Verdict, named_steps
+from perfbisect.core.domain.orders import Inconclusive, Verdict, worsening_steps
 from perfbisect.core.domain.settings import RevertedCommits, Settings, TrialBuild, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
@@ -49,7 +49,7 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     """The claim of ``hunt`` (None: of the latest hunt with a culprit). Raises UsageError if it names no culprit."""
     if hunt is None:
         for listed in reversed(history.hunts()):
-            has_culprit = listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number))
+            has_culprit = listed.culprit and not listed.origin and worsening_steps(verdict_of(history, listed.number))
             if has_culprit and not history.settings(listed.number).narrows:
                 return claim_of(history, listed.number)
         raise UsageError(
@@ -59,7 +59,7 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     if of := history.settings(hunt).narrows:
         return claim_of(history, of)
     candidates, verdict = history.candidates(hunt), verdict_of(history, hunt)
-    nodes = sorted((step.candidate for step in named_steps(verdict)), reverse=True)
+    nodes = sorted((step.candidate for step in worsening_steps(verdict)), reverse=True)
     if not nodes:
         raise no_culprit_error(history, hunt, verdict)
     batch = batch_of_one_process(history, hunt)
@@ -106,13 +106,13 @@ def proof_setup(
     ) as derived:
         for merge in derived.merges:
             say(f"{merge[:10]} is a merge commit, and is reverted relative to its first parent")
-        if derived.beside:
+        if derived.adjacent_paths:
             say(
-                f"lines that later commits added next to the reverted lines stay, in these files: {', '.join(derived.beside)}"
+                f"lines that later commits added next to the reverted lines stay, in these files: {', '.join(derived.adjacent_paths)}"
             )
-        if derived.kept:
+        if derived.conflict_paths:
             say(
-                f"the revert has conflicts in files that no build reads; these files stay as in bad: {', '.join(derived.kept)}"
+                f"the revert has conflicts in files that no build reads; these files stay as in bad: {', '.join(derived.conflict_paths)}"
             )
         names = ", ".join(commit[:10] for commit in commits)
         builds = (
@@ -137,7 +137,9 @@ def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: in
         )
 
 
-def culprits_of(history: History, hunt: int | str | None, minutes: float, say: Callable[[str], None]) -> list[Settings]:
+def diff_searches_of_culprits(
+    history: History, hunt: int | str | None, minutes: float, say: Callable[[str], None]
+) -> list[Settings]:
     """For each culprit of a hunt or of a batch (such as b3), the settings of a search in the culprit's diff. ``hunt``
     is None for the latest hunt with a culprit.
 
@@ -150,7 +152,7 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
         searches, failures = list[Settings](), list[str]()
         for number in numbers:
             try:
-                searches += _diff_searches(history, claim_of(history, number), minutes)
+                searches += _diff_searches_of_hunt(history, claim_of(history, number), minutes)
             except UsageError as failure:
                 failures.append(str(failure))
         if not searches:
@@ -160,11 +162,11 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
         for reason in failures:
             say(f"Not searched: {reason}")
     else:
-        searches = _diff_searches(history, claim_of(history, hunt), minutes)
+        searches = _diff_searches_of_hunt(history, claim_of(history, hunt), minutes)
         searched = searches[0].narrows
         batch = batch_of_one_process(history, searched)
         further = [member.hunt for member in batch.hunts if member.hunt and member.hunt != searched] if batch else []
-        if batch and any(named_steps(verdict_of(history, number)) for number in further):
+        if batch and any(worsening_steps(verdict_of(history, number)) for number in further):
             command = bisect_command("narrow", batch.name, history.path)
             say(
                 f"The search is in the culprit of hunt {searched}, of {searches[0].workload}. Other hunts of its session"
@@ -175,12 +177,12 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
     return searches
 
 
-def _diff_searches(history: History, claim: Claim, minutes: float) -> list[Settings]:
+def _diff_searches_of_hunt(history: History, claim: Claim, minutes: float) -> list[Settings]:
     """For each culprit of one hunt, the settings of a search in the culprit's diff."""
     settings, number = claim.settings, claim.reverts.hunt
     nodes, searches = history.candidates(number), []
     policy = replace(settings.policy, all_steps=False, incremental=False, max_builds=0, max_runs=0, max_minutes=minutes)
-    for step in named_steps(verdict_of(history, number)):
+    for step in worsening_steps(verdict_of(history, number)):
         parent, culprit = nodes[min(step.parents, default=step.candidate - 1)], nodes[step.candidate]
         searches.append(
             replace(
@@ -193,7 +195,7 @@ def _diff_searches(history: History, claim: Claim, minutes: float) -> list[Setti
 
 
 @contextmanager
-def narrowing_setup(
+def diff_search_setup(
     settings: Settings, waiting: WaitCallback | None, events: Iterable[Event] = ()
 ) -> Iterator[SessionSetup]:
     """The setup of a search in a diff. To continue an interrupted search, ``events`` are the events of its log. The
@@ -206,4 +208,4 @@ def narrowing_setup(
     [setup] = SessionSetup.set_up([settings], waiting)
     with partial_diff_commits(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as derived:
         parts = PartSearch.begin(derived).replay(events)
-        yield replace(setup, span=parts.span, repository=derived.repository, parts=parts)
+        yield replace(setup, span=parts.range_of_round, repository=derived.repository, parts=parts)

@@ -23,7 +23,13 @@ from perfbisect.core.domain.settings import (
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.domain.trials import next_round, pairs_to_try, remaining_rounds, visiting_order, visits_of_round
+from perfbisect.core.domain.trials import (
+    next_round,
+    pairs_to_try,
+    remaining_rounds,
+    visiting_order,
+    visits_of_each_round,
+)
 from perfbisect.core.inference.observations import read_observations
 from perfbisect.core.search.pairing import compare_pairings
 from perfbisect.errors import EnvironmentFailure
@@ -84,7 +90,7 @@ class RoundsPlan:
         trial, request = self.log.state, self.setup.request
         for work in range(1 if request.shared else len(request.works)):
             for subject in visiting_order(range(len(request.subjects)), number, shuffled=request.is_release_line):
-                if (work, subject) in visits_of_round(trial) and (subject or not trial.is_paired):
+                if (work, subject) in visits_of_each_round(trial) and (subject or not trial.is_paired):
                     builds = (subject, 0) if trial.is_paired else (subject,)
                     plan = tuple(PlannedRuns(build, request.runs) for build in builds)
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.is_paired)
@@ -97,7 +103,7 @@ class RoundsPlan:
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
             return
-        if not {(0, 0), (0, 1)} <= {*visits_of_round(trial)}:  # one of the builds has failed
+        if not {(0, 0), (0, 1)} <= {*visits_of_each_round(trial)}:  # one of the builds has failed
             return
         began = next_round(trial)
         for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
@@ -182,10 +188,10 @@ def with_prebuilt_facts(setup: SessionSetup, say: Callable[[str], None]) -> Sess
         path = "" if setup.builder.installed else subject.path
         if setup.builder.installed:
             site = setup.hosts[number]
-            build = prebuilt.installed_on_host(site.host, setup.builder, site.facts)
+            build = prebuilt.build_of_host_programs(site.host, setup.builder, site.facts)
         elif path:
             say(f"reading the build {path}")
-            build = prebuilt.install_prebuilt(setup.host, setup.builder, subject.name, path)
+            build = prebuilt.install_prebuilt(setup.first_host, setup.builder, subject.name, path)
         else:
             continue
         builds[number], facts = build, build.facts

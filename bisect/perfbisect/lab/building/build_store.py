@@ -75,7 +75,7 @@ def changed_files(host: Host, folder: PurePosixPath) -> str:
     return host.script(_CHANGED, folder, timeout=LONG).stdout
 
 
-def note_layout_times(host: Host, layouts: list[PurePosixPath]) -> None:
+def record_file_times(host: Host, layouts: list[PurePosixPath]) -> None:
     """Write the record ``seen`` of ``layouts``, after all layouts are linked: linking a layout changes times of the
     files that it shares with earlier layouts."""
     host.script(_NOTE, *layouts, timeout=LONG)
@@ -212,10 +212,10 @@ def has_build_or_layout(host: Host, key: str) -> bool:
 
 def check_unchanged(host: Host, key: str) -> None:
     """Raise BuildFilesChanged if files of the build have changed since the build was made."""
-    _check_by_script(host, key, _CHANGED, build_folder(host, key))
+    _require_unchanged_files(host, key, _CHANGED, build_folder(host, key))
 
 
-def _check_by_script(host: Host, key: str, script: str, *arguments: object) -> None:
+def _require_unchanged_files(host: Host, key: str, script: str, *arguments: object) -> None:
     """Run a script that prints the changed files of a build; raise BuildFilesChanged if the script prints any."""
     if paths := host.script(script, *arguments, timeout=LONG).stdout:
         raise BuildFilesChanged(host.name, key, paths)
@@ -235,37 +235,38 @@ def add(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, l
     return facts
 
 
-def symlink_build(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
-    """Make ``root/work/BUILDER/prefix`` a symlink to a build, or to the installation ``elsewhere``; return this path.
+def symlink_build(host: Host, builder: str, key: str, installation: PurePosixPath | None = None) -> PurePosixPath:
+    """Make ``root/work/BUILDER/prefix`` a symlink to a build, or to ``installation`` if it is given; return this path.
 
     All builds are made for this path, so the paths inside their files are valid, and all builds are measured at this
     path. Raises BuildFilesChanged if files of the build have changed since it was made.
     """
     fixed = host.root / "work" / builder / "prefix"
-    installed, touched = (elsewhere, "") if elsewhere else (prefix_folder(host, key), str(build_folder(host, key)))
-    _check_by_script(host, key, _POINT, installed, fixed, touched)
+    paths_in_store = prefix_folder(host, key), str(build_folder(host, key))
+    installed, touched = (installation, "") if installation else paths_in_store
+    _require_unchanged_files(host, key, _POINT, installed, fixed, touched)
     return fixed
 
 
-def copy_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
+def symlink_build_copy(host: Host, builder: str, key: str, installation: PurePosixPath | None = None) -> PurePosixPath:
     """Like ``symlink_build``, but make a second path a symlink, for a build that runs at the same time as the build at
     the first path. The build is copied to the folder ``beside``, and in the copied files the second path replaces the
     first path, which has the same length. Also raises BuildFilesChanged if files of the copy have changed."""
     first = host.root / "work" / builder / "prefix"
     fixed = first.with_name("second")
-    if elsewhere:
-        if host.run(["grep", "-rqF", "-e", str(first), "--", str(elsewhere)], timeout=LONG, check=False).ok:
+    if installation:
+        if host.run(["grep", "-rqF", "-e", str(first), "--", str(installation)], timeout=LONG, check=False).ok:
             raise EnvironmentFailure(
-                f"{elsewhere} on host {host.name} contains the path of another build folder: {first}"
+                f"{installation} on host {host.name} contains the path of another build folder: {first}"
             )
-        host.script(_POINT, elsewhere, fixed, "", timeout=LONG)
+        host.script(_POINT, installation, fixed, "", timeout=LONG)
         return fixed
     pattern = re.sub(r"([][\\.*^$,])", r"\\\1", str(first))
     written = re.sub(r"([&,\\])", r"\\\1", str(fixed))
     links = re.sub(r"([][*?\\])", r"\\\1", str(first)) + "*"
     build = build_folder(host, key)
     rewriting = f"s,{pattern},{written},g", links
-    _check_by_script(host, key, _COPY, build / "prefix", first, build, build / "beside", *rewriting, fixed)
+    _require_unchanged_files(host, key, _COPY, build / "prefix", first, build, build / "beside", *rewriting, fixed)
     return fixed
 
 
@@ -386,7 +387,7 @@ def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) 
     Raises FileNotFoundError with the path of the first artifact that is missing.
     """
     paths = [prefix / artifact for artifact in artifacts]
-    answers = host.script(_HASH, jobs.temp_folder(host), *paths, timeout=600).stdout.splitlines()
+    answers = host.script(_HASH, jobs.temp_files_folder(host), *paths, timeout=600).stdout.splitlines()
     digest = hashlib.sha256()
     for artifact, answer in zip(artifacts, answers, strict=True):
         if answer == "absent":

@@ -55,9 +55,9 @@ class LabHost:
     ``lock`` while it works.
 
     A short task that only reads or writes files of the host, for instance to send a build to another host, holds
-    ``file_lock``. On a host that only builds, ``file_lock`` is a second lock (``second_lock``), so that short tasks do
-    not wait until the present build ends. New builds are copied from the host to the store ``shared``, and existing
-    builds are copied from this store to the host.
+    ``short_task_lock``. On a host that only builds, ``short_task_lock`` is a second lock (``second_lock``), so that
+    short tasks do not wait until the present build ends. New builds are copied from the host to the store ``shared``,
+    and existing builds are copied from this store to the host.
     """
 
     host: Host
@@ -68,7 +68,7 @@ class LabHost:
     host_lock: HostLock | None = None  # held by the session; None: the caller of the work holds a lock
 
     @property
-    def file_lock(self) -> FairLock:
+    def short_task_lock(self) -> FairLock:
         """The lock that short tasks hold, which only read or write files of the host."""
         return self.second_lock or self.lock
 
@@ -104,9 +104,8 @@ class Candidates:
             return ""
         return self.ends.get(self.commits[candidate], "an end of the range")
 
-    def tip_commits(self) -> Sequence[str]:
-        """A list of commits such that every commit to build is in the list, or is an ancestor of a commit in the
-        list."""
+    def commits_to_fetch(self) -> Sequence[str]:
+        """A list that contains each commit to build, or a descendant of this commit."""
         commits = [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]
         return [commits[0], commits[-1]] if commits and self.is_range and self.is_linear else commits
 
@@ -180,7 +179,7 @@ class BuildRegistry:
         if no host has built the candidate."""
         return self.places.get(candidate) or self._earlier_places.get(self._candidates.commits[candidate], "")
 
-    def add_host(self, context: BuildContext, candidate: int) -> None:
+    def check_and_add_host(self, context: BuildContext, candidate: int) -> None:
         """Add a host that builds; ``candidate`` is the first candidate that the host will build.
 
         Raises UsageError if this host would now make other builds than earlier in the hunt (for instance with another
@@ -207,7 +206,7 @@ class BuildRegistry:
                 )
             self.contexts[name] = context
 
-    def tidy_once(self, host: str, tidying: Iterator[Warned]) -> Iterator[Warned]:
+    def tidy_host_once(self, host: str, tidying: Iterator[Warned]) -> Iterator[Warned]:
         """On the first call for a host, end the processes and remove the files that earlier sessions have left on the
         host. Yields warnings about these processes and files."""
         with self.lock:
@@ -220,10 +219,10 @@ class BuildRegistry:
         """Add a build. Returns the first candidate that has the same binary; None if no earlier candidate has the same
         binary."""
         self.built[candidate], self.places[candidate] = built, host
-        first = self.first_same_binary(candidate)
+        first = self.first_with_same_binary(candidate)
         return None if first == candidate else first
 
-    def why_different_programs(self, built: InstalledBuild) -> str:
+    def why_other_program_file(self, built: InstalledBuild) -> str:
         """A sentence that says why runs of this build may execute another program file than runs of an earlier build:
         one of the two builds lacks a part of its tree. "" if there is no such reason."""
         builds = [build for build in self.built.values() if build.facts.system == built.facts.system]
@@ -251,7 +250,7 @@ class BuildRegistry:
         )  # a prebuilt candidate has no host
         return is_built and not (clean and self.built[candidate].facts.incremental)
 
-    def first_same_binary(self, candidate: int) -> int:
+    def first_with_same_binary(self, candidate: int) -> int:
         """The first built candidate that has the same binary as ``candidate``, which must be built."""
         binary = self.built[candidate].facts.binary
         with self.lock:

@@ -25,12 +25,12 @@ from pathlib import PurePosixPath
 
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, ConnectionLost, EnvironmentFailure
-from perfbisect.host.facts import is_disk_full
+from perfbisect.host.facts import is_disk_nearly_full
 from perfbisect.host.protocol import Host, Result, check_result, disk_full_error
 from perfbisect.lab.building.log_parser import CHECKOUT, FETCH, SEND, BuildStep, steps_as_progress
 from perfbisect.masking import mask_credentials
 from perfbisect.recipes.builder_reader import version_satisfies
-from perfbisect.repository.derived import APPLY, encoded_patch, parsed_apply_output
+from perfbisect.repository.derived import APPLY, applied_commit_or_error, base64_patch
 from perfbisect.repository.discovery import is_partial_clone
 from perfbisect.repository.git import (
     BARE,
@@ -240,14 +240,14 @@ def checkout(
         for part in trees:
             git_script(host, 'rm -rf "$1/index" "$2"', [str(part.bare), str(to)], timeout=LONG)
         for part in trees:
-            with convert_errors(host, part.bare, sha, part):
+            with convert_git_errors(host, part.bare, sha, part):
                 _switch(host, to, part)
 
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
     """A hash of the names, modes and contents in the tree of ``sha``, without the ignored paths. No blob is needed."""
     paths = ["--", *pathspecs_except(ignore)]
-    with convert_errors(host, bare, sha):
+    with convert_git_errors(host, bare, sha):
         return git_script(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
 
 
@@ -259,14 +259,16 @@ def present_paths(
     if not names:
         return frozenset()
     listing = ["ls-tree", "-t", "-z", "--full-tree", sha, "--", *names.values()]
-    with convert_errors(host, bare, sha):
+    with convert_git_errors(host, bare, sha):
         entries = [entry.partition("\t") for entry in run_git(host, f"--git-dir={bare}", *listing).stdout.split("\0")]
     kinds = {name: kind.split()[1] for kind, _, name in entries if name}
     return frozenset(path for path, name in names.items() if name in kinds and (path in paths or kinds[name] == "blob"))
 
 
 @contextmanager
-def convert_errors(host: Host, bare: PurePosixPath, sha: str, submodule: SubmoduleTree | None = None) -> Iterator[None]:
+def convert_git_errors(
+    host: Host, bare: PurePosixPath, sha: str, submodule: SubmoduleTree | None = None
+) -> Iterator[None]:
     """A context in which a failure of git raises EnvironmentFailure if the host or the repository is at fault, and
     BuildFailed if the commit is at fault."""
     try:
@@ -277,7 +279,7 @@ def convert_errors(host: Host, bare: PurePosixPath, sha: str, submodule: Submodu
         reason = reason if len(reason) <= 300 else f"{reason[:200]} … {reason[-80:]}"  # a path may have 4096 characters
         if submodule and submodule.path:
             reason = f"submodule {submodule.path}: {reason}"
-        if is_disk_full(host):
+        if is_disk_nearly_full(host):
             raise disk_full_error(host.name, f"commit {sha[:10]} is not checked out: {reason}") from failed
         trouble = _OF_THE_HOST.search(failed.output)
         if failed.status != _REFUSED or trouble:
@@ -334,9 +336,9 @@ def with_version_patches(
 
 def _with_patches(host: Host, bare: PurePosixPath, sources: BuildSource, patches: Sequence[Patch]) -> BuildSource:
     for patch in patches:
-        with convert_errors(host, bare, sources.sha):
-            done = git_script(host, APPLY, [str(bare), sources.built_commit], stdin=encoded_patch(patch.content))
-        commit, _ = parsed_apply_output(done.stdout)
+        with convert_git_errors(host, bare, sources.sha):
+            done = git_script(host, APPLY, [str(bare), sources.built_commit], stdin=base64_patch(patch.content))
+        commit, _ = applied_commit_or_error(done.stdout)
         if commit:
             sources = replace(sources, built_commit=commit, patches={**sources.patches, patch.name: True})
     return sources
@@ -386,7 +388,7 @@ def bring_submodules(
     return tuple(parts)
 
 
-def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], upstream: str) -> Iterator[str]:
+def submodule_origin_lines(repository: Repository, sha: str, ignore: Sequence[str], upstream: str) -> Iterator[str]:
     """For each submodule of a commit, a line with its origin; submodules of submodules are left out. Nothing is
     fetched.
     """

@@ -33,23 +33,23 @@ from perfbisect.lab.building.log_parser import (
     BuildLog,
     BuildStep,
     KnownFailure,
-    Stopwatch,
+    PhaseStopwatch,
     build_script,
     follow_build,
 )
 from perfbisect.lab.building.plan import (
     BuildContext,
-    BuildKind,
     BuildPlan,
     InstalledBuild,
     InstrumentedBuild,
+    PgoBuildKind,
     Training,
     build_key,
     job_count,
     plan_for,
-    present_paths,
+    present_condition_paths,
     resolved_for,
-    version_of,
+    version_by_recipe_command,
 )
 from perfbisect.lab.building.toolchain import (
     COMPILERS,
@@ -59,21 +59,20 @@ from perfbisect.lab.building.toolchain import (
     cache_statistics,
 )
 from perfbisect.recipes.build_systems import system_of_commit
-from perfbisect.recipes.builder_reader import required_build
+from perfbisect.recipes.builder_reader import required_build_section
 
 JOB_PREFIX = "build-"  # begins the names of jobs that build
 
 
-def end_running_builds(host: Host, *, except_names: Collection[str] = ()) -> jobs.Job | None:
-    """End a host's running builds, except a build whose job has a name in ``except_names``; returns this job, or
-    None."""
-    spared = None
+def end_running_builds(host: Host, *, kept_job_names: Collection[str] = ()) -> jobs.Job | None:
+    """End a host's running builds, except a job with a name in ``kept_job_names``; returns this job, or None."""
+    kept_job = None
     for job in jobs.running_jobs(host):
-        if job.name in except_names:
-            spared = job
+        if job.name in kept_job_names:
+            kept_job = job
         elif job.name.startswith(JOB_PREFIX):
             jobs.kill(host, job)
-    return spared
+    return kept_job
 
 
 _ALONE = "-alone"  # ends the name of a build that is repeated with one job
@@ -111,14 +110,14 @@ class CommitBuild:
 
     context: BuildContext
     sources: BuildSource
-    paths: frozenset[str]  # see ``present_paths``
+    paths: frozenset[str]  # see ``present_condition_paths``
     needed: Mapping[str, prebuilt.NeededArchive]  # name → archive that the build needs
     key: str
-    clock: Stopwatch  # already has the seconds of the patches, which are applied before the key is known
+    clock: PhaseStopwatch  # already has the seconds of the patches, which are applied before the key is known
     incremental: bool = False  # whether an incremental build is allowed
 
     @property
-    def name(self) -> str:
+    def job_name(self) -> str:
         """The name of the job that makes the build. A later session finds a running build by this name."""
         return f"{JOB_PREFIX}{self.context.builder.name}-{self.key}"
 
@@ -146,14 +145,14 @@ class CommitBuild:
         """Build the commit, and store the build."""
         began, context, host = time.monotonic() - self.clock.total, self.context, self.context.host
         yield BuildStep(CHECKOUT)
-        again = [f"{self.name}{_AGAIN}"] * self.incremental
-        job = end_running_builds(host, except_names=(self.name, f"{self.name}{_ALONE}", *again))
+        again = [f"{self.job_name}{_AGAIN}"] * self.incremental
+        job = end_running_builds(host, kept_job_names=(self.job_name, f"{self.job_name}{_ALONE}", *again))
         try:
             if context.training:
                 if job is None:
                     yield from self.train(context.training)
-                context = replace(context, kind=BuildKind.OPTIMISED)
-            ended = yield from replace(self, context=context).best_attempt(self.name, job)
+                context = replace(context, pgo_kind=PgoBuildKind.OPTIMISED)
+            ended = yield from replace(self, context=context).build_or_wait(self.job_name, job)
         except BuildFailed:  # not for other errors: an interrupted build may still run, and reads the profile
             host.run(["rm", "-rf", "--", str(context.profile_folder)], timeout=600)
             raise
@@ -187,9 +186,9 @@ class CommitBuild:
 
     def train(self, training: Training) -> Generator[BuildStep | Warned]:
         """Make the profile for a profile-guided build: build the commit with instrumentation, and run workloads."""
-        training.check_programs()
-        context = replace(self.context, kind=BuildKind.INSTRUMENTED)
-        ended = yield from replace(self, context=context).best_attempt(f"{self.name}-{BuildKind.INSTRUMENTED}")
+        training.check_workload_programs()
+        context = replace(self.context, pgo_kind=PgoBuildKind.INSTRUMENTED)
+        ended = yield from replace(self, context=context).build_or_wait(f"{self.job_name}-{PgoBuildKind.INSTRUMENTED}")
         yield BuildStep(TRAIN)
         sha, plan = self.sources.sha, ended.plan
         build = InstrumentedBuild(
@@ -209,13 +208,15 @@ class CommitBuild:
         finally:
             jobs.remove_folder(context.host, ended.job)
 
-    def best_attempt(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, BuildAttempt]:
+    def build_or_wait(
+        self, name: str, job: jobs.Job | None = None
+    ) -> Generator[BuildStep | Warned, None, BuildAttempt]:
         """Check out and build the commit by a job named ``name``, or wait for the running build ``job``."""
         context, sha = self.context, self.sources.sha[:10]
         if job is None:
             with self.clock.measure_phase(CHECKOUT):
-                yield from prebuilt.unpack_archives(context.host, self.needed.values())
-            if self.incremental and (base := incremental.take_last_build(context)):
+                yield from prebuilt.download_and_unpack(context.host, self.needed.values())
+            if self.incremental and (base := incremental.take_last_build_note(context)):
                 yield from self.check_out(keep_untracked=True)
                 if (ended := (yield from self.incremental_attempt(base))) and not ended.failed:
                     return ended
@@ -230,7 +231,7 @@ class CommitBuild:
             yield from self.check_out()
         ended = yield from self.attempt(self.plan(context), name, job)
         if ended.failed and ended.job.name == name and (alone := self.single_job_plan(ended)):
-            failure, at_once = self.build_failure(ended), job_count(context)
+            failure, at_once = self.save_failed_build(ended), job_count(context)
             yield Warned(f"{failure}; the build is repeated with one job instead of {at_once} jobs", failure.advice)
             yield BuildStep(CHECKOUT)
             yield from self.check_out()
@@ -245,7 +246,7 @@ class CommitBuild:
                     "The build with one job is used. To build always with one job, set `jobs = 1` in hosts.toml.",
                 )
         if ended.failed:
-            raise self.build_failure(ended)
+            raise self.save_failed_build(ended)
         return ended
 
     def incremental_attempt(self, base: LastBuild) -> Generator[BuildStep, None, BuildAttempt | None]:
@@ -257,7 +258,7 @@ class CommitBuild:
                 way.prepare_tree(context.host, context.work)
         if way is None:
             return None
-        ended = yield from self.attempt(replace(plan, commands=way.commands), f"{self.name}{_AGAIN}", None)
+        ended = yield from self.attempt(replace(plan, commands=way.commands), f"{self.job_name}{_AGAIN}", None)
         failed = ended.failed or bool(ended.output.partial)  # a partial build may contain old programs
         if failed:
             jobs.remove_folder(context.host, ended.job)
@@ -277,7 +278,7 @@ class CommitBuild:
         """Build the checkout by a job named ``name``, or wait for ``job``, which already builds the checkout. The build
         folder is emptied first, except for an incremental build.
         """
-        host, work, how = self.context.host, self.context.work, required_build(plan.builder)
+        host, work, how = self.context.host, self.context.work, required_build_section(plan.builder)
         with self.clock.measure_phase(CHECKOUT):
             steps = host.script(_STEPS if job or name.endswith(_AGAIN) else _EMPTY, work, timeout=600).stdout
         output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
@@ -306,8 +307,7 @@ class CommitBuild:
 
     def hash_programs(self, plan: BuildPlan) -> str:
         """A hash of the commit and its programs, equal for clean and incremental builds with equal programs; "" if
-        incremental builds are not possible.
-        """
+        incremental builds are not possible."""
         host, prefix = self.context.host, self.context.work / "prefix"
         if not incremental.build_method_hash(self.context, plan) or not (
             programs := incremental.built_programs(host, prefix)
@@ -318,7 +318,8 @@ class CommitBuild:
     def single_job_plan(self, ended: BuildAttempt) -> BuildPlan | None:
         """The plan that repeats a failed build with one job; None if parallel jobs cannot be the cause."""
         trouble = ended.output.host_trouble
-        of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_disk_full(self.context.host)
+        of_the_host = bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)
+        of_the_host = of_the_host or facts.is_disk_nearly_full(self.context.host)
         if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
             return None
         alone = self.plan(replace(self.context, entry=msgspec.structs.replace(self.context.entry, jobs=1)))
@@ -335,10 +336,10 @@ class CommitBuild:
         """A compiler's message whose paths omit the build's folders, and the ``../`` that ccache writes."""
         return re.sub(rf"(?:{re.escape(str(self.context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
 
-    def build_failure(self, ended: BuildAttempt) -> BuildFailed | EnvironmentFailure:
+    def save_failed_build(self, ended: BuildAttempt) -> BuildFailed | EnvironmentFailure:
         """The error to raise for a failed build, after saving the build's log."""
         host, output, sha = self.context.host, ended.output, self.sources.sha[:10]
-        if output.host_trouble.startswith(DISK_FULL) or facts.is_disk_full(host):
+        if output.host_trouble.startswith(DISK_FULL) or facts.is_disk_nearly_full(host):
             return disk_full_error(host.name, f"the build of {sha} stopped at: {output.failure_line()}")
         log = self.save_log(ended)
         jobs.remove_folder(host, ended.job)
@@ -349,13 +350,13 @@ class CommitBuild:
             )
         late, stage, builder = ended.status in _LATE, output.stage, self.context.builder
         reason = (
-            f"the build did not end within {required_build(ended.plan.builder).timeout:g} s"
+            f"the build did not end within {required_build_section(ended.plan.builder).timeout:g} s"
             if late
             else self.short_paths(output.failure_line())
         )
         hint = build_dependencies_command(builder, facts.read_facts(host, SYSTEM_FACTS)) if stage == CONFIGURE else ""
         hint = hint and f"{hint}."
-        kind = f"the {self.context.kind} build of " if self.context.kind else ""
+        kind = f"the {self.context.pgo_kind} build of " if self.context.pgo_kind else ""
         sentence = f"{kind}{sha} does not {stage}: {reason}"
         errors = tuple(map(self.short_paths, output.reports)) if len(output.reports) > 1 and not late else ()
         if output.known and not late:
@@ -369,9 +370,9 @@ def commit_build(context: BuildContext, sha: str) -> CommitBuild:
     Raises BuildFailed if git cannot read the commit or the commit needs an unknown archive. Raises EnvironmentFailure.
     """
     host, builder, bare = context.host, context.builder, context.bare
-    with (clock := Stopwatch()).measure_phase(PATCH):
+    with (clock := PhaseStopwatch()).measure_phase(PATCH):
         sources = with_common_patches(host, bare, sha, context.patches)
-    paths = present_paths(context, sources.built_commit)
+    paths = present_condition_paths(context, sources.built_commit)
     tree = checkout.filtered_tree(host, bare, sources.built_commit, builder.ignore)
     tree = checkout.tree_id_with_submodules(tree, context.repository, sha, builder.ignore)
     needed = prebuilt.needed_archives(host, bare, sources, builder, paths)
@@ -383,7 +384,7 @@ def commit_build(context: BuildContext, sha: str) -> CommitBuild:
 def check_out(
     context: BuildContext,
     sources: BuildSource,
-    clock: Stopwatch,
+    clock: PhaseStopwatch,
     submodules: Sequence[checkout.SubmoduleTree] = (),
     *,
     keep_untracked: bool = False,
@@ -392,7 +393,7 @@ def check_out(
     host, bare, destination = context.host, context.bare, (context.work / "source", context.builder.ignore, submodules)
     checkout.checkout(host, bare, sources.built_commit, *destination, keep_untracked=keep_untracked)
     if any(patch.version for patch in context.patches):
-        version = version_of(context, sources.sha)
+        version = version_by_recipe_command(context, sources.sha)
         with clock.measure_phase(PATCH):
             fitting = with_version_patches(host, bare, sources, context.patches, version)
         if fitting.built_commit != sources.built_commit:

@@ -37,7 +37,7 @@ from perfbisect.lab.building import build_store, checkout
 from perfbisect.lab.building.log_parser import CONFIGURE
 from perfbisect.lab.building.plan import BuildContext, BuildPlan
 from perfbisect.recipes.build_systems import SYSTEMS, IncrementalBuilds
-from perfbisect.recipes.builder_reader import required_build
+from perfbisect.recipes.builder_reader import required_build_section
 from perfbisect.repository.git import pathspecs_except
 
 SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|C|s|S|asm|f|f90|m|mm)$")
@@ -137,15 +137,15 @@ class IncrementalBuild:
     """The way in which a commit is built in the tree of the last build."""
 
     commands: tuple[tuple[str, list[str]], ...]  # (stage of the build, argv) of each command
-    kept: str  # the folder of a kept build whose installation is copied; "" unless the tree is built in place
-    copy: str  # the folder of the tree's copy below the folder of fixed paths; "" without a copy
-    changed: tuple[str, ...]  # A, M, D or T, followed by a path of the tree
+    kept_folder: str  # the folder of a kept build whose installation is copied; "" unless the tree is built in place
+    copy_folder: str  # the folder of the tree's copy below the folder of fixed paths; "" without a copy
+    changed_paths: tuple[str, ...]  # A, M, D or T, followed by a path of the tree
     unlinked: tuple[str, int] | None = None  # the folder in which products of linkers are removed, and how deep
 
     def prepare_tree(self, host: Host, work: PurePosixPath) -> None:
         """Prepare the tree of the last build, in which a commit was checked out, for the build of this commit."""
-        paths = "".join(f"{path}\0" for path in self.changed)
-        host.script(_BEGIN, work, self.kept, self.copy, stdin=paths, timeout=LONG)
+        paths = "".join(f"{path}\0" for path in self.changed_paths)
+        host.script(_BEGIN, work, self.kept_folder, self.copy_folder, stdin=paths, timeout=LONG)
         if self.unlinked:
             folder, deep = self.unlinked
             host.script(_UNLINK, work / folder, work / "source", deep, timeout=LONG)
@@ -204,7 +204,7 @@ class LastBuild:
     key: str
 
 
-def take_last_build(context: BuildContext) -> LastBuild | None:
+def take_last_build_note(context: BuildContext) -> LastBuild | None:
     """Read and remove the note about the last build; None if there is no note. The note is removed so that, if this
     build is interrupted, the next build begins in an empty folder.
     """
@@ -241,7 +241,7 @@ class _TreeChange:
 
     @property
     def in_place(self) -> bool:
-        return required_build(self.plan.builder).in_place or not self.plan.system
+        return required_build_section(self.plan.builder).in_place or not self.plan.system
 
     @property
     def objects_folder(self) -> PurePosixPath:
@@ -259,7 +259,7 @@ class _TreeChange:
         return any(status != "M" for status, _ in self.changed)
 
     @property
-    def makefiles(self) -> tuple[str, ...]:
+    def changed_makefiles(self) -> tuple[str, ...]:
         """The changed Makefiles, if the build system is make or autotools; otherwise ()."""
         return tuple(path for _, path in self.changed if not self.rule.tracks and _MAKEFILE.search(path))
 
@@ -286,7 +286,8 @@ class _TreeChange:
         ):
             return False
         where = [str(self.context.bare), self.base.commit, self.commit]
-        return not (self.makefiles and checkout.git_script(host, _OPTIONS, [*where, *self.makefiles]).stdout)
+        makefiles = self.changed_makefiles
+        return not (makefiles and checkout.git_script(host, _OPTIONS, [*where, *makefiles]).stdout)
 
     def _has(self, name: str) -> bool:
         return self.context.host.run(["test", "-e", str(self.objects_folder / name)], check=False).ok
@@ -303,7 +304,7 @@ class _TreeChange:
         if system == "autotools":
             copy = copy or "build" * self._has("configure")
             first.append(["sh", "-c", _AGED, str(folder if copy else work / "source")])
-            if (self.has_added_or_removed_files or self.makefiles) and self._has("config.status"):
+            if (self.has_added_or_removed_files or self.changed_makefiles) and self._has("config.status"):
                 first.append(["env", "-C", str(folder), "./config.status"])
         if self.needs_configure:
             first.append(["env", "-C", str(folder), "sh", "-c", _ANEW])

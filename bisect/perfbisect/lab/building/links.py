@@ -255,7 +255,7 @@ class LinkRecorder:
     folder: PurePosixPath  # the folder with the programs that record links
 
     @property
-    def identity(self) -> str:
+    def linker_identity(self) -> str:
         """A text that identifies the linker. It is a part of the keys of builds, because layouts by different linkers
         are not compared."""
         return f"{REVISION} {self.linker.name} {self.linker.version}"
@@ -322,7 +322,7 @@ def _keep_links_or_reason(host: Host, work: PurePosixPath, paths: Sequence[str],
     files = host.script(_MEASURED, links, prefix, *paths, timeout=LONG).stdout.split("\0")[:-1]
     if len(files) > max(MAX_FILES, len(paths)):
         return f"the build has {len(files)} programs and libraries, but the recipe does not name the `artifacts` to measure"
-    where = (host.root, jobs.temp_folder(host), links, prefix, recorder.linker.name)
+    where = (host.root, jobs.temp_files_folder(host), links, prefix, recorder.linker.name)
     printed = host.script(_ARGUMENTS + _KEEP, *where, *files, timeout=LONG).stdout
     reasons = [line.partition("\t")[::2] for line in printed.splitlines()]
     if not reasons:
@@ -343,7 +343,7 @@ def link_layout(host: Host, key: str, seed: int, linker: LayoutLinker) -> str:
     build_store.check_unchanged(host, key)
     layout_key = hashlib.sha256(f"{key} {seed} {linker.name} {linker.version}".encode()).hexdigest()[:32]
     build, layout = build_store.build_folder(host, key), build_store.build_folder(host, layout_key)
-    places, (program, _) = (host.root, jobs.temp_folder(host), build, layout), PROGRAMS[linker.name]
+    places, (program, _) = (host.root, jobs.temp_files_folder(host), build, layout), PROGRAMS[linker.name]
     script = build_store.FUNCTIONS + _ARGUMENTS + _LINK
     linked = host.script(script, *places, seed, linker.name, program, check=False, timeout=LONG)
     if not linked.ok:

@@ -4,9 +4,9 @@ Some builds of old commits fail because the compiler is years newer than the sou
 compiler options that prevent such errors. The time to parse a line is at most proportional to the length of the line,
 because repetitions in the regular expressions are bounded and begin with a fixed text.
 
-``Stopwatch`` sums the time of a build by phases. A build's job prints the times at which its stages began, by the clock
-of the host, so that the durations are right even if a later session reads the output of the job. All other phases are
-timed by the clock of this machine.
+``PhaseStopwatch`` sums the time of a build by phases. A build's job prints the times at which its stages began, by the
+clock of the host, so that the durations are right even if a later session reads the output of the job. All other phases
+are timed by the clock of this machine.
 """
 
 import re
@@ -317,7 +317,7 @@ def steps_as_progress(stage: str, work: Generator[tuple[int, int], None, T]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Stopwatch:
+class PhaseStopwatch:
     """Sums the seconds of each phase of a build. If a phase is repeated, its times are added."""
 
     seconds: dict[str, float] = field(default_factory=dict)

@@ -33,7 +33,7 @@ from perfbisect.lab.building.toolchain import (
     toolchain,
 )
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import find_variant, required_build
+from perfbisect.recipes.builder_reader import find_variant, required_build_section
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.git import Repository
 
@@ -56,7 +56,7 @@ def build_context(
     name = variant or builder.variant
     recorder = links.install_recorder(host) if layouts else None
     settings = links.with_function_sections(find_variant(builder, name), recorder)
-    how = required_build(builder)
+    how = required_build_section(builder)
     if lacks := missing_programs_and_needs(host, [*NEEDED], how, settings):
         answers = facts.read_facts(host, SYSTEM_FACTS)
         system = answers.get(SYSTEM) or ""

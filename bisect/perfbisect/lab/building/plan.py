@@ -29,7 +29,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.building import build_store, checkout, links
 from perfbisect.lab.building.log_parser import COMPILE, CONFIGURE, INSTALL
-from perfbisect.lab.building.toolchain import NATIVE, Toolchain, cache_environment, compiler_environment
+from perfbisect.lab.building.toolchain import NATIVE, Toolchain, cache_environment, compiler_wrapper_environment
 from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import (
     MARKERS,
@@ -41,16 +41,22 @@ from perfbisect.recipes.build_systems import (
     system_of_commit,
 )
 from perfbisect.recipes.builder import Builder, Variant
-from perfbisect.recipes.builder_reader import TreeFacts, find_variant, recipe_for_tree, required_build, version_text
+from perfbisect.recipes.builder_reader import (
+    TreeFacts,
+    find_variant,
+    recipe_for_tree,
+    required_build_section,
+    version_text,
+)
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import archive_names_in, fill_command, fill_text
-from perfbisect.recipes.programs import started_program_lines
+from perfbisect.recipes.programs import measured_program_lines
 from perfbisect.repository.git import Repository
 
 MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of counts
 
 
-class BuildKind(StrEnum):
+class PgoBuildKind(StrEnum):
     """The kind of a build: with profile-guided optimization, a commit has an instrumented build and a final build."""
 
     PLAIN = ""  # the only build
@@ -84,7 +90,7 @@ class Training(Protocol):
     def workload_names(self) -> str:
         """The names of the workloads, as text for messages."""
 
-    def check_programs(self) -> None:
+    def check_workload_programs(self) -> None:
         """Raise EnvironmentFailure if the host lacks a program of the workloads. Called before the first build."""
 
     def train(self, build: InstrumentedBuild) -> Generator[Warned, None, bool]:
@@ -124,7 +130,7 @@ class BuildContext:
     host: Host
     entry: HostEntry
     builder: Builder
-    name: str  # name of the variant
+    variant_name: str
     variant: Variant  # before the recipe's conditions
     tools: Toolchain
     bare: PurePosixPath  # the repository on the host: see `checkout.mirror`
@@ -133,7 +139,7 @@ class BuildContext:
     patches: tuple[Patch, ...] = ()
     recorder: links.LinkRecorder | None = None  # records links, so that builds can be linked again in other layouts
     training: Training | None = None  # None if builds are not optimised with a profile
-    kind: BuildKind = BuildKind.PLAIN
+    pgo_kind: PgoBuildKind = PgoBuildKind.PLAIN
     session: str = ""  # the session for which results of configure steps are kept
 
     @property
@@ -148,12 +154,12 @@ class BuildContext:
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: Mapping[str, str]) -> BuildPlan:
-    """The plan for building commit ``sha``, which is checked out. ``paths`` is the result of ``present_paths``;
-    ``archives`` maps the name of each archive to its checksum.
+    """The plan for building commit ``sha``, which is checked out. ``paths`` is the result of
+    ``present_condition_paths``; ``archives`` maps the name of each archive to its checksum.
 
     Raises BuildFailed if the recipe has no commands and the tree has no known build system.
     """
-    version = version_of(context, sha)
+    version = version_by_recipe_command(context, sha)
     resolved = resolved_for(context, paths, version)
     values = _placeholder_values(context, resolved, sha, version)
     values |= {f"archives.{name}": "" for name in resolved.archives}
@@ -161,21 +167,21 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
         f"archives.{name}": str(build_store.prefix_folder(context.host, checksum[:32]))
         for name, checksum in archives.items()
     }
-    how = required_build(resolved)
+    how = required_build_section(resolved)
     options = [option for option in how.options if archive_names_in(option) <= archives.keys()]
     resolved = msgspec.structs.replace(resolved, build=msgspec.structs.replace(how, options=options))
     system = system_of_commit(resolved, paths)
     if system is None:
         raise BuildFailed(f"{sha[:10]} does not configure: {no_system_sentence()}", stage=CONFIGURE, log="")
-    named = required_build(resolved).artifacts
-    how = build_with_commands(resolved, system, paths) if system else required_build(resolved)
+    named = required_build_section(resolved).artifacts
+    how = build_with_commands(resolved, system, paths) if system else required_build_section(resolved)
     resolved = msgspec.structs.replace(resolved, build=how)
     stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install), (COMPILE, how.then))
     commands = tuple((stage, fill_command(command, values)) for stage, commands in stages for command in commands)
     return BuildPlan(resolved, version, commands, _environment(context, resolved, values, system), system, not named)
 
 
-def present_paths(context: BuildContext, sha: str) -> frozenset[str]:
+def present_condition_paths(context: BuildContext, sha: str) -> frozenset[str]:
     """The paths that exist in the commit's tree, among the paths on which the recipe's conditions, its archives and the
     choice of the build system depend."""
     builder = context.builder
@@ -187,7 +193,7 @@ def present_paths(context: BuildContext, sha: str) -> frozenset[str]:
     return checkout.present_paths(context.host, context.bare, sha, paths)
 
 
-def version_of(context: BuildContext, sha: str) -> str:
+def version_by_recipe_command(context: BuildContext, sha: str) -> str:
     """The output of the recipe's version command in the checkout; "" if the command fails or the recipe has none."""
     if not context.builder.version:
         return ""
@@ -208,8 +214,9 @@ def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> 
 
 def _placeholder_values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
     """The values of the placeholders in a build's commands."""
-    variant = links.with_function_sections(find_variant(resolved, context.name), context.recorder)
-    variant = with_profile_options(variant, context.tools.name, context.kind, context.profile_folder)
+    variant = links.with_function_sections(find_variant(resolved, context.variant_name), context.recorder)
+    variant = with_profile_options(variant, context.tools.name, context.pgo_kind, context.profile_folder)
+    section_options = links.section_options_for_compiler(required_build_section(resolved), context.recorder)
     return {
         "source": str(context.work / "source"),
         "recipe": str(upload.place_recipe(context.host, context.builder)),
@@ -217,8 +224,8 @@ def _placeholder_values(context: BuildContext, resolved: Builder, sha: str, vers
         "version": version,
         "build": str(context.work / "build"),
         "prefix": str(context.work / "prefix"),
-        "cc": f"ccache {variant.cc}{links.section_options_for_compiler(required_build(resolved), context.recorder)}",
-        "cxx": f"ccache {variant.cxx}{links.section_options_for_compiler(required_build(resolved), context.recorder)}",
+        "cc": f"ccache {variant.cc}{section_options}",
+        "cxx": f"ccache {variant.cxx}{section_options}",
         "compiler": variant.cc,
         "cxx_compiler": variant.cxx,
         "cflags": variant.cflags,
@@ -241,19 +248,19 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
         "GIT_CEILING_DIRECTORIES": str(context.work),
     }
     recorded = context.recorder.environment(context.work) if context.recorder else {}
-    uncached = {"CCACHE_DISABLE": "1"} if context.kind else {}
-    recipe_variables = {name: fill_text(text, values) for name, text in required_build(builder).env.items()}
-    compilers = compiler_environment(context.host, builder.flags, context.variant, system)
+    uncached = {"CCACHE_DISABLE": "1"} if context.pgo_kind else {}
+    recipe_variables = {name: fill_text(text, values) for name, text in required_build_section(builder).env.items()}
+    compilers = compiler_wrapper_environment(context.host, builder.flags, context.variant, system)
     return cache | fixed | recorded | uncached | recipe_variables | compilers
 
 
-def with_profile_options(variant: Variant, compiler: str, kind: BuildKind, folder: PurePosixPath) -> Variant:
+def with_profile_options(variant: Variant, compiler: str, kind: PgoBuildKind, folder: PurePosixPath) -> Variant:
     """The variant, with the compiler options that a build of the kind ``kind`` needs for profile-guided optimization;
     ``compiler`` is "gcc" or "clang", and ``folder`` is the folder of the counts."""
-    if kind is BuildKind.PLAIN:
+    if kind is PgoBuildKind.PLAIN:
         return variant
     counts = shlex.quote(str(folder))
-    if kind is BuildKind.INSTRUMENTED:
+    if kind is PgoBuildKind.INSTRUMENTED:
         further = f"-fprofile-generate={counts}"
         only_c = " -fprofile-update=prefer-atomic" if compiler == "gcc" else ""  # because threads share counters
     elif compiler == "clang":
@@ -272,7 +279,7 @@ def training_identity(training: Training | None, variant: Variant, compiler: str
     """The part of a build's key that depends on the training; {} if there is no training."""
     if training is None:
         return {}
-    kinds = (BuildKind.INSTRUMENTED, BuildKind.OPTIMISED)
+    kinds = (PgoBuildKind.INSTRUMENTED, PgoBuildKind.OPTIMISED)
     variants = [with_profile_options(variant, compiler, kind, PurePosixPath("profile")) for kind in kinds]
     return {"training": [training.identity, *([each.cflags, each.ldflags] for each in variants)]}
 
@@ -301,12 +308,12 @@ def build_key(
     tools, compiler = context.tools, SYSTEMS[system].compiler if system else ()
     identity = tools.identity + (context.host.run(compiler, check=False).stdout if compiler else "")
     if system:  # a build may contain its installation's path (RPATH of cmake)
-        how = msgspec.structs.replace(required_build(builder), system=system)
+        how = msgspec.structs.replace(required_build_section(builder), system=system)
         builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
     recipe = _recipe(builder, variant) | ({"system": commands_hash(system)} if system else {})
     recipe |= _identity([patch for patch in context.patches if patch.version])
     recipe |= training_identity(context.training, variant, tools.name)
-    recipe |= {"links": context.recorder.identity} if context.recorder else {}
+    recipe |= {"links": context.recorder.linker_identity} if context.recorder else {}
     recipe |= {"processor": tools.processor} if is_processor_specific(builder, variant) else {}
     recipe |= {"archives": list(archives)} if archives else {}
     commit = sha if "{commit}" in recipe["commands"] else ""
@@ -330,14 +337,14 @@ def _identity(patches: Sequence[Patch]) -> dict[str, Any]:
 
 
 def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
-    build = msgspec.to_builtins(msgspec.structs.replace(required_build(builder), needs=[], packages={}))
+    build = msgspec.to_builtins(msgspec.structs.replace(required_build_section(builder), needs=[], packages={}))
     by_system = {key: build.pop(key) for key in ("system", "options", "targets", "in_place")}
     if not build["then"]:
         del build["then"]
-    if not has_commands(required_build(builder)):
+    if not has_commands(required_build_section(builder)):
         build |= by_system | {"programs": builder.programs, "library": builder.library}
         build |= {"server": True} if builder.server else {}  # all targets of a server are built
-        build |= {"started": started_program_lines(builder)} if builder.started or builder.chosen else {}
+        build |= {"started": measured_program_lines(builder)} if builder.started or builder.chosen else {}
     commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
         "layout": _LAYOUT,

@@ -21,7 +21,7 @@ import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts, HostFacts
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure, UsageError
-from perfbisect.host.facts import is_disk_full
+from perfbisect.host.facts import is_disk_nearly_full
 from perfbisect.host.packages import missing_needs_error, require_programs
 from perfbisect.host.protocol import Host, disk_full_error
 from perfbisect.lab import upload
@@ -109,7 +109,7 @@ def install_prebuilt(host: Host, builder: Builder, name: str, path: str) -> Inst
     does not contain the system of the recipe, and EnvironmentFailure if the host cannot unpack the tarball.
     """
     began = time.monotonic()
-    tarball = unpack_tarball(host, path) if is_tarball(path) else ""
+    tarball = unpack_tarball_as_build(host, path) if is_tarball(path) else ""
     prefix = build_store.prefix_folder(host, tarball) if tarball else _real_folder(host, path)
     hashed = host.script(_FINGERPRINT, prefix, timeout=LONG)
     if hashed.stderr:
@@ -131,7 +131,7 @@ def install_prebuilt(host: Host, builder: Builder, name: str, path: str) -> Inst
     return InstalledBuild(facts, recipe, version, None if tarball else prefix, path if tarball else "", borrowed)
 
 
-def installed_on_host(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
+def build_of_host_programs(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
     """A build that consists of programs that are installed on a host, in the recipe's folder ``installed``. A run of
     such a build measures the speed of the host itself.
 
@@ -188,7 +188,7 @@ def _real_folder(host: Host, path: str) -> PurePosixPath:
     return PurePosixPath(target)
 
 
-def unpack_tarball(host: Host, path: str, advice: str = _ADVICE) -> str:
+def unpack_tarball_as_build(host: Host, path: str, advice: str = _ADVICE) -> str:
     """Unpack a tarball into a folder beside the builds of the host, and return the key of the build. If the folder
     already exists and is unchanged, nothing is unpacked.
 
@@ -213,7 +213,7 @@ def unpack_tarball(host: Host, path: str, advice: str = _ADVICE) -> str:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", advice) from error
     except CommandFailed as failure:
-        if is_disk_full(host):
+        if is_disk_nearly_full(host):
             raise disk_full_error(host.name, f"{path} cannot be unpacked") from failure
         host.run(["rm", "-rf", "--", f"{target}.part"], timeout=LONG)
         if failure.status == REFUSED:
@@ -250,7 +250,7 @@ def needed_archives(
         archive = builder.archives[name]
         if archive.file not in paths or archive.unless in paths:
             continue
-        with checkout.convert_errors(host, bare, sha):
+        with checkout.convert_git_errors(host, bare, sha):
             blob = f"{sources.built_commit}:{archive.file}"
             text = run_git(host, f"--git-dir={bare}", "cat-file", "blob", blob).stdout
         key = f"archives.{name}"
@@ -268,7 +268,7 @@ def needed_archives(
     return archives
 
 
-def unpack_archives(host: Host, archives: Collection[NeededArchive]) -> Generator[BuildStep]:
+def download_and_unpack(host: Host, archives: Collection[NeededArchive]) -> Generator[BuildStep]:
     """Unpack on the host all archives that are not yet unpacked there. Archives that are not in the cache of this
     machine are downloaded.
 
@@ -280,5 +280,5 @@ def unpack_archives(host: Host, archives: Collection[NeededArchive]) -> Generato
         if build_store.changed_files(host, folder):
             path = yield from steps_as_progress(FETCH, download(str(archive), archive.address, archive.sha256))
             yield BuildStep(SEND)
-            unpack_tarball(host, str(path), f"The file is {archive}, from {archive.address}.")
+            unpack_tarball_as_build(host, str(path), f"The file is {archive}, from {archive.address}.")
         host.run(["touch", "--", str(folder)])  # stores the time of the last use

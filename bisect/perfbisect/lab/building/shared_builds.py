@@ -17,7 +17,7 @@ from itertools import chain
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import CommandFailed, EnvironmentFailure
-from perfbisect.host.facts import is_disk_full
+from perfbisect.host.facts import is_disk_nearly_full
 from perfbisect.host.packages import missing_programs
 from perfbisect.host.protocol import Host, disk_full_error
 from perfbisect.lab.building import build_store
@@ -148,7 +148,7 @@ class SharedBuilds:
                 )
             except EnvironmentFailure as reason:
                 why = _first(reason.output if isinstance(reason, CommandFailed) else str(reason))
-                if is_disk_full(host):  # a full disk also prevents a build on the host
+                if is_disk_nearly_full(host):  # a full disk also prevents a build on the host
                     raise disk_full_error(host.name, f"a shared build cannot be unpacked: {why}") from reason
                 text = f"shared builds are not used on host {host.name}: {why}"
                 yield from self._once(text, "The host builds for itself.")

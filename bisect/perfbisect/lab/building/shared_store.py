@@ -117,7 +117,7 @@ class Store:
         with _as_os_error():
             self._files.rm_file(f"{self._base}/{name}")
 
-    def entries(self) -> list[StoredObject]:
+    def all_files(self) -> list[StoredObject]:
         """All objects of a folder, and the incomplete files that interrupted writers have left in the folder."""
         self._check()
         assert self.folder

@@ -100,7 +100,7 @@ _NAMES = ("ccache", "cc", "c++", "gcc", "g++", "clang", "clang++", "c89", "c99")
 _SEPARATE = frozenset(("cmake", "meson", "cargo", "go"))
 
 
-def compiler_environment(host: Host, flags: Flags, variant: Variant, system: str) -> dict[str, str]:
+def compiler_wrapper_environment(host: Host, flags: Flags, variant: Variant, system: str) -> dict[str, str]:
     """The environment variables by which the build system ``system`` calls the script ``recorder/cc`` instead of
     ccache. If ``flags`` has options, the script also replaces every compiler, so that the options are always used.
     """
@@ -118,7 +118,7 @@ def compiler_environment(host: Host, flags: Flags, variant: Variant, system: str
 NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 
 
-def compilers(build: Build, variant: Variant) -> list[str]:
+def needed_compilers(build: Build, variant: Variant) -> list[str]:
     """The compilers that a build certainly uses. If a C++ compiler is named only by an environment variable of the
     build, it is left out, because the build may not use it.
     """
@@ -130,7 +130,7 @@ def missing_programs_and_needs(host: Host, programs: list[str], build: Build, va
     """The programs, headers and libraries that the host lacks, among ``programs`` and the recipe's list of needs."""
     flags = shlex.split(variant.cflags)
     c, cxx = (shlex.join([*shlex.split(compiler), *flags]) for compiler in (variant.cc, variant.cxx))
-    return missing_needs(host, [*programs, *compilers(build, variant), *build.needs], c, cxx)
+    return missing_needs(host, [*programs, *needed_compilers(build, variant), *build.needs], c, cxx)
 
 
 def recipe_packages(build: Build) -> Mapping[str, Package]:

@@ -53,7 +53,7 @@ class CheckRequest:
     system: str = ""  # "debian", "ubuntu", "fedora", or "" if unknown
 
     @property
-    def name(self) -> str:
+    def host_name(self) -> str:
         """The host's name."""
         return self.host.name
 

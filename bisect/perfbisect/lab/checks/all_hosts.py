@@ -76,7 +76,7 @@ class BuildHostProperties:
     folder: str = ""  # boot ID, device and inode of the root; two equal values are one folder of one machine
 
     @property
-    def compiler(self) -> tuple[str, ...]:
+    def toolchain_versions(self) -> tuple[str, ...]:
         """The first lines of the version texts of the C compiler, the C++ compiler and the linker; unknown versions are
         left out."""
         return tuple(filter(None, (self.values[tool] for tool in COMPILERS)))

@@ -38,7 +38,7 @@ from perfbisect.lab.checks import CheckRequest, Finding, Severity, note, ok, ref
 from perfbisect.lab.measure import counting, perf, profiles
 from perfbisect.lab.measure.rounds import ALLOWED, with_cores_for_both_builds
 from perfbisect.lab.servers import FIRST_PORT
-from perfbisect.wording.trials import pairs_sentence
+from perfbisect.wording.trials import paired_noise_sentences
 
 STOLEN = 0.01  # measurements suffer if other virtual machines take at least this share of the time
 
@@ -49,22 +49,23 @@ def clock_speed_findings(request: CheckRequest) -> Iterator[Finding]:
     if governor == "performance":
         yield ok("governor", "the CPU governor is performance")
     elif governor:
-        text = f"the CPU governor of host {request.name} is {governor}: the clock rate depends on the load"
+        text = f"the CPU governor of host {request.host_name} is {governor}: the clock rate depends on the load"
         switch = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
         yield warning("governor", text, f"echo performance | sudo tee {switch}")
     if request.answers.get(SETTINGS["turbo"]) == "on":
         switch = request.answers.get(TURBO_SWITCH) or "/sys/devices/system/cpu/intel_pstate/no_turbo"
-        text = f"turbo is enabled on host {request.name}: the clock rate depends on heat and on the load of other cores"
+        effect = "the clock rate depends on heat and on the load of other cores"
+        text = f"turbo is enabled on host {request.host_name}: {effect}"
         yield warning("turbo", text, f"echo {1 if switch.endswith('no_turbo') else 0} | sudo tee {switch}")
     if throttled := request.answers.get(THROTTLED):
-        text = f"heat has slowed down the cores of host {request.name} {throttled:,} times since its start"
+        text = f"heat has slowed down the cores of host {request.host_name} {throttled:,} times since its start"
         advice = "Improve the cooling, or lower the clock rate: sudo cpupower frequency-set --max FREQUENCY"
         yield note("heat", text, advice)
 
 
 def core_sharing_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about cores that share resources with each other (SMT, NUMA) or with other virtual machines."""
-    entry, host = request.entry, f"host {request.name}"
+    entry, host = request.entry, f"host {request.host_name}"
     if (threads := request.answers.get(THREADS) or 1) > 1:
         text = f"{threads} hardware threads share a core on {host}: a thread is slower while another thread works"
         yield note("smt", text, "echo off | sudo tee /sys/devices/system/cpu/smt/control")
@@ -90,10 +91,10 @@ def core_sharing_findings(request: CheckRequest) -> Iterator[Finding]:
 def memory_layout_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about settings that change the memory layout from one run to the next."""
     if request.answers.get(SETTINGS["aslr"]) == "on":
-        text = f"host {request.name} randomizes addresses for each process; the effect averages out over visits"
+        text = f"host {request.host_name} randomizes addresses for each process; the effect averages out over visits"
         yield note("aslr", text, "sudo sysctl kernel.randomize_va_space=0")
     if request.answers.get(SETTINGS["huge pages"]) == "always":
-        text = f"host {request.name} gives transparent huge pages to every process, as long as huge pages are free"
+        text = f"host {request.host_name} gives transparent huge pages to every process, as long as huge pages are free"
         yield note("huge pages", text, "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -112,7 +113,7 @@ def load_findings(request: CheckRequest) -> Iterator[Finding]:
     if average > BUSY * cores:
         effect = "runs vary more, so a hunt needs more runs, and may not find small changes"
         advice = "Find the other programs with `top`, and stop them."
-        yield warning("load", f"host {request.name} is busy: the {sentence}; {effect}", advice)
+        yield warning("load", f"host {request.host_name} is busy: the {sentence}; {effect}", advice)
     else:
         yield ok("load", f"the {sentence}")
 
@@ -121,40 +122,41 @@ def lock_and_leftover_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the process that holds the host's lock, and about files that an earlier hunt has left."""
     host = request.host
     if owner := lock.lock_owner(host):
-        text = f"host {request.name} is busy: {owner} measures there"
+        text = f"host {request.host_name} is busy: {owner} measures there"
         yield warning("lock", text, "Add --wait to wait for the end of the other session, or stop the other session.")
         return
-    if lock.has_separate_locks(host):
+    if lock.has_private_lock_folder(host):
         text = "is a container: sessions in other containers of the machine do not see its lock"
         where = f"at {lock.FOLDERS[0]} in all containers in which sessions measure."
-        yield note("lock", f"host {request.name} {text}", f"Mount one folder of the machine {where}")
+        yield note("lock", f"host {request.host_name} {text}", f"Mount one folder of the machine {where}")
     else:
         yield ok("lock", "no other session measures on the host")
-    if remaining := (*jobs.running_jobs(host), *jobs.orphaned_jobs(host)):
+    if remaining := (*jobs.running_jobs(host), *jobs.leaderless_jobs(host)):
         ids = remaining[0].id + (", …" if len(remaining) > 1 else "")
-        text = f"{len(remaining)} jobs of an earlier session still run on host {request.name}: {ids}"
+        text = f"{len(remaining)} jobs of an earlier session still run on host {request.host_name}: {ids}"
         yield note("jobs", text, "The next session on the host ends them.")
     if ports := sorted((request.answers.get(LISTENING_PORTS) or frozenset()) & SERVER_PORTS):
-        text = f"a program listens on port {ports[0]} of host {request.name}"
+        text = f"a program listens on port {ports[0]} of host {request.host_name}"
         advice = f"sudo ss -ltnp 'sport = :{ports[0]}' shows the program. Hunts use the next free port."
         yield note("ports", f"{text}, a port of servers of hunts; a server of an earlier hunt may still run", advice)
 
 
-def clock_findings(request: CheckRequest) -> Iterator[Finding]:
+def system_clock_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the clock: whether reading it is fast, and whether it is right."""
     source = request.answers.get(CLOCK_SOURCE)
     if source and source not in QUICK:
         effect = "which is slow: each timed operation takes longer"
-        text = f"host {request.name} reads the time from {source}, {effect}"
+        text = f"host {request.host_name} reads the time from {source}, {effect}"
         why = "The kernel log has the reason for not using tsc: sudo dmesg | grep -i clocksource"
         yield warning("clock", text, why)
     asked, clock_there, answered = time.time(), read_fact(request.host, TIME), time.time()
     if clock_there is not None and not asked - ASTRAY < clock_there < answered + ASTRAY:
         away = clock_there - (asked + answered) / 2
         by = f"{abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} the clock of this machine"
-        yield warning("clock", f"the clock of host {request.name} is {by}", "sudo timedatectl set-ntp true")
+        yield warning("clock", f"the clock of host {request.host_name} is {by}", "sudo timedatectl set-ntp true")
     elif request.answers.get(SYNCHRONISED) is False:
-        text = f"the clock of host {request.name} is not synchronised with a time server, and may be set during a hunt"
+        state = "not synchronised with a time server, and may be set during a hunt"
+        text = f"the clock of host {request.host_name} is {state}"
         yield note("clock", text, "sudo timedatectl set-ntp true")
 
 
@@ -166,7 +168,7 @@ def counter_findings(request: CheckRequest) -> Iterator[Finding]:
         obstacle = next(filter(None, (counting.counting_obstacle(builder, workload) for workload in workloads)), "")
     is_exact = metric.name == INSTRUCTIONS and bool(exactly) and not obstacle
     try:
-        probed = perf.countable_events(host)
+        probed = perf.counters_of_test_run(host)
     except EnvironmentFailure as failure:
         if is_exact or not metric.events:
             yield warning("perf", f"{failure}: the verdict will not explain the change", failure.advice)
@@ -176,11 +178,11 @@ def counter_findings(request: CheckRequest) -> Iterator[Finding]:
         counted = [event for event in perf.EVENTS if probed.get(event) is not None]
         lacking = [event for event in metric.events if event not in counted]
         if lacking and not is_exact:
-            yield _refused_metric(request, lacking, obstacle)
+            yield _uncountable_metric_finding(request, lacking, obstacle)
         elif "instructions" not in counted and not (exactly and workloads and not obstacle):
             effect = "reports cannot distinguish more instructions from slower memory"
             advice = "Use a physical machine, or a virtual machine with a virtual PMU."
-            yield warning("perf", f"host {request.name} has no hardware counters: {effect}", advice)
+            yield warning("perf", f"host {request.host_name} has no hardware counters: {effect}", advice)
         yield ok("perf", f"counts {', '.join(counted)}")
         if request.notes:
             yield _sampling_finding(request)
@@ -189,7 +191,7 @@ def counter_findings(request: CheckRequest) -> Iterator[Finding]:
         yield ok("counts", f"{INSTRUCTIONS} is counted exactly by {by}, for embedded libraries and commands")
     if missing_programs(host, ["vmstat"]):
         yield warning(
-            "vmstat", f"vmstat is not installed on host {request.name}", how_to_install(["vmstat"], request.system)
+            "vmstat", f"vmstat is not installed on host {request.host_name}", how_to_install(["vmstat"], request.system)
         )
 
 
@@ -206,10 +208,10 @@ def _sampling_finding(request: CheckRequest) -> Finding:
     return ok("profiles", f"functions are sampled by {sampling.event}, and their callers are found by {callers}")
 
 
-def _refused_metric(request: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
+def _uncountable_metric_finding(request: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
     """The error for a metric whose events cannot be counted on the host."""
     metric = request.metric
-    text = f"host {request.name} does not count {', '.join(lacking)}, so {metric} cannot be measured"
+    text = f"host {request.host_name} does not count {', '.join(lacking)}, so {metric} cannot be measured"
     advice = "Virtual machines often have no hardware counters. Choose another --metric, or another --host."
     if metric == INSTRUCTIONS and obstacle:
         text = f"{text}, and valgrind cannot count it, either: {obstacle}"
@@ -220,17 +222,18 @@ def _refused_metric(request: CheckRequest, lacking: Sequence[str], obstacle: str
     return refused("perf", text, advice)
 
 
-def device_findings(request: CheckRequest) -> Iterator[Finding]:
+def iostat_findings(request: CheckRequest) -> Iterator[Finding]:
     """Whether iostat can watch the configured device. If not, a metric that iostat measures is refused."""
     host, metric = request.host, find_metric(request.metric)
     name = request.entry.device.removeprefix("/dev/")
     if not name:
-        trouble = f"host {request.name} has no `device` in hosts.toml" if metric.from_device else ""
+        trouble = f"host {request.host_name} has no `device` in hosts.toml" if metric.from_device else ""
         advice = 'Set the block device of the data in hosts.toml: device = "nvme0n1".'
     elif missing_programs(host, ["iostat"]):
-        trouble, advice = f"iostat is not installed on host {request.name}", how_to_install(["iostat"], request.system)
+        trouble = f"iostat is not installed on host {request.host_name}"
+        advice = how_to_install(["iostat"], request.system)
     elif not host.run(["test", "-b", f"/dev/{name}"], check=False).ok:
-        trouble = f"host {request.name} has no block device {name}"
+        trouble = f"host {request.host_name} has no block device {name}"
         advice = "Correct `device` in hosts.toml. `lsblk` lists block devices."
     else:
         return
@@ -252,24 +255,25 @@ def space_findings(request: CheckRequest) -> Iterator[Finding]:
     if free is not None:
         level = Severity.REFUSED if free < TOO_LITTLE else Severity.WARNING if free < LITTLE else Severity.OK
         only = "only " if free < LITTLE else ""
-        advice = f"Free space with `bisect gc {request.name}`, or set another `root` in hosts.toml." if only else ""
-        text = f"{only}{free / GIB:.1f} GiB are free below {host.root} on host {request.name}"
+        name = request.host_name
+        advice = f"Free space with `bisect gc {name}`, or set another `root` in hosts.toml." if only else ""
+        text = f"{only}{free / GIB:.1f} GiB are free below {host.root} on host {name}"
         yield Finding(level, "disk", text, advice)
     if request.answers.get(reflink_fact(host)) == "no":
         system = (request.answers.get(file_system_fact(host)) or "this file system").partition(",")[0]
         text = "cannot share blocks between copies: each visit copies the whole dataset"
         hint = "With a root folder on XFS or Btrfs, copies take no time."
-        yield note("disk", f"{system} on host {request.name} {text}", hint)
+        yield note("disk", f"{system} on host {request.host_name} {text}", hint)
 
 
 def swap_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about memory that is swapped to disk."""
     size, used = request.answers.get(SWAP_TOTAL_AND_USED_MIB) or (0, 0)
     if used:
-        text = f"host {request.name} has {used:,} MiB in swap: memory is or was too small"
+        text = f"host {request.host_name} has {used:,} MiB in swap: memory is or was too small"
         yield warning("swap", text, "sudo swapoff -a")
     elif size:
-        yield note("swap", f"host {request.name} has {size:,} MiB of swap, which is not in use", "sudo swapoff -a")
+        yield note("swap", f"host {request.host_name} has {size:,} MiB of swap, which is not in use", "sudo swapoff -a")
 
 
 PAIRS = 8  # number of pairs of loops, of paired and of interleaved loops each
@@ -307,7 +311,7 @@ while [ "$pairs" -lt {PAIRS} ] && [ "$(now)" -lt "$end" ]; do
 done"""
 
 
-def pairing_findings(request: CheckRequest) -> Iterator[Finding]:
+def pairing_noise_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about how much paired runs reduce noise, measured with loops that run interleaved and paired. Takes some
     seconds.
     """
@@ -318,7 +322,7 @@ def pairing_findings(request: CheckRequest) -> Iterator[Finding]:
     core = with_cores_for_both_builds(entry, cores, 1, server=False).client_cpus
     command = ("sh", "-c", _PAIRS, "pairs", core, entry.client_cpus or entry.server_cpus or cores)
     if deviations := read_fact(host, Fact(command, pairing_deviations)):
-        yield ok("pairs", f"the {pairs_sentence('identical test loops', *deviations)}")
+        yield ok("pairs", f"the {paired_noise_sentences('identical test loops', *deviations)}")
 
 
 def pairing_deviations(text: str) -> tuple[float, float | None, float] | None:

@@ -20,23 +20,23 @@ from perfbisect.lab.building.toolchain import (
     NO_REMOTE,
     REMOTE_ADVICE,
     build_dependencies_command,
-    compilers,
     missing_programs_and_needs,
+    needed_compilers,
     recipe_packages,
     remote_cache_error,
 )
 from perfbisect.lab.checks import CheckRequest, Finding, Severity, note, ok, refused, warning
 from perfbisect.lab.checks.machine import (
-    clock_findings,
     clock_speed_findings,
     core_sharing_findings,
     counter_findings,
-    device_findings,
+    iostat_findings,
     load_findings,
     lock_and_leftover_findings,
     memory_layout_findings,
     space_findings,
     swap_findings,
+    system_clock_findings,
 )
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.masking import mask_credentials
@@ -57,7 +57,7 @@ def tool_findings(request: CheckRequest) -> Iterator[Finding]:
         absent = missing_programs_and_needs(host, needed_programs(request), build, variant)
         packages = recipe_packages(build)
         besides = build_dependencies_command(builder, request.answers)
-        needs = ", ".join(dict.fromkeys((*compilers(build, variant), *build.needs)))
+        needs = ", ".join(dict.fromkeys((*needed_compilers(build, variant), *build.needs)))
         fine = f"all build dependencies of {builder.name} are installed: {needs}"
     else:  # programs for builds are needed on other hosts, or nowhere
         absent, packages, besides = missing_programs(host, needed_programs(request)), None, ""
@@ -71,7 +71,8 @@ def tool_findings(request: CheckRequest) -> Iterator[Finding]:
             fine = f"{builder.name} is built on {are} {listed(elsewhere)}, which this command does not check"
             besides = f"To check: bisect doctor {argument} --builder {builder.name}"
     if absent:
-        sentence = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed on host {request.name}"
+        verb = "is" if len(absent) == 1 else "are"
+        sentence = f"{', '.join(absent)} {verb} not installed on host {request.host_name}"
         also = besides if packages is not None else ""
         advice = ". ".join(filter(None, (how_to_install(absent, request.system, packages), also)))
         yield refused("tools", sentence, advice)
@@ -87,7 +88,7 @@ def driver_findings(request: CheckRequest) -> Iterator[Finding]:
     driver = request.builder.driver if request.builder and is_driven_by_sysbench(request) else ""
     compiled = request.answers.get(DRIVERS)
     if driver in lua.SYSBENCH_DRIVERS and compiled is not None and driver not in compiled:
-        text = f"sysbench on host {request.name} was compiled without its {driver} driver"
+        text = f"sysbench on host {request.host_name} was compiled without its {driver} driver"
         from_source = "compile sysbench with the client library of that database."
         yield refused("sysbench", text, f"Install the package of your distribution, or {from_source}")
 
@@ -117,7 +118,7 @@ def check_pinning(request: CheckRequest) -> None:
     entry, online = request.entry, request.answers.get(ONLINE)
     for key, cpus in (("server_cpus", entry.server_cpus), ("client_cpus", entry.client_cpus)):
         if online and cpus and (absent := cpu_numbers(cpus) - online):
-            text = f'hosts.toml: `hosts.{request.name}.{key}` is "{cpus}", but that host has no CPU {min(absent)}'
+            text = f'hosts.toml: `hosts.{request.host_name}.{key}` is "{cpus}", but that host has no CPU {min(absent)}'
             raise UsageError(text, f"The host has {len(online)} CPUs, numbered from {min(online)} to {max(online)}.")
 
 
@@ -131,7 +132,7 @@ def compiler_cache_findings(request: CheckRequest) -> Iterator[Finding]:
     if missing_programs(host, ["ccache", "cc"]):  # tool_findings reports missing programs
         return
     if reason := remote_cache_error(host, remote):
-        sentence = f"the remote store {mask_credentials(remote)} of ccache on host {request.name}: {reason}"
+        sentence = f"the remote store {mask_credentials(remote)} of ccache on host {request.host_name}: {reason}"
         yield warning("ccache", sentence, REMOTE_ADVICE)
     else:
         yield ok("ccache", f"ccache reads and writes its remote store {mask_credentials(remote)}")
@@ -147,9 +148,8 @@ def layout_findings(request: CheckRequest) -> Iterator[Finding]:
     if linker and linker.name != links.OBJECTS:
         yield ok("layouts", f"{linker.version} can link builds in randomized layouts")
     elif linker:
-        text = (
-            f"the linker of host {request.name} can move only whole object files, so layouts of a program differ little"
-        )
+        effect = "can move only whole object files, so layouts of a program differ little"
+        text = f"the linker of host {request.host_name} {effect}"
         yield note("layouts", text, how_to_install(["mold"], request.system))
 
 
@@ -187,7 +187,7 @@ def shared_build_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
 
 # CHECKS: the checks of a host that measures, the most serious first. OF_BUILDS: the checks of a host that only builds.
 CHECKS = (
-    tool_findings, driver_findings, compiler_cache_findings, space_findings, counter_findings, device_findings, load_findings, lock_and_leftover_findings, clock_speed_findings, core_sharing_findings, memory_layout_findings, layout_findings, swap_findings, clock_findings,
+    tool_findings, driver_findings, compiler_cache_findings, space_findings, counter_findings, iostat_findings, load_findings, lock_and_leftover_findings, clock_speed_findings, core_sharing_findings, memory_layout_findings, layout_findings, swap_findings, system_clock_findings,
 )  # fmt: skip
 OF_BUILDS = (tool_findings, compiler_cache_findings, space_findings, lock_and_leftover_findings, layout_findings)
 
@@ -205,24 +205,24 @@ def inspect_host(request: CheckRequest) -> CheckRequest:
     return replace(request, answers=answers, system=answers.get(facts.SYSTEM) or "")
 
 
-def measurement_findings(inspection: CheckRequest) -> Iterator[Finding]:
+def measurement_findings(request: CheckRequest) -> Iterator[Finding]:
     """All findings about a host that measures. A workload that is a command cannot be checked before its first run.
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
     """
-    for workload in inspection.workloads or ():
+    for workload in request.workloads or ():
         if not workload.command:
             sysbench.run_argv(workload, lua.timed_run_script(workload))
             lua.prepare_script(workload)
-    check_pinning(inspection)
+    check_pinning(request)
     for check in CHECKS:
-        yield from check(inspection)
+        yield from check(request)
 
 
-def build_host_findings(inspection: CheckRequest) -> Iterator[Finding]:
+def build_host_findings(request: CheckRequest) -> Iterator[Finding]:
     """All findings about a host that makes builds for other hosts: see ``CheckRequest.for_build_host``."""
     for check in OF_BUILDS:
-        yield from check(inspection)
+        yield from check(request)
 
 
 def warnings_or_refusal(results: Iterable[Finding]) -> tuple[Warned, ...]:

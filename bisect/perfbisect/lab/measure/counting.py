@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.explain.profiles import COUNTED, stacks_and_calls
+from perfbisect.core.explain.profiles import COUNTED, subtract_short_execution
 from perfbisect.errors import InstructionsNotCounted, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
@@ -90,14 +90,14 @@ class Counter:
     method: str  # PERF, or the name and version of valgrind: runs by different methods are not compared
     prefix: tuple[str, ...] = ()  # words before a command, so that its addresses are not random
     env: Mapping[str, str] = field(default_factory=dict)  # variables of a command, which fix its random numbers
-    by_function: bool = False  # by valgrind; see ``read_counted_functions``
+    by_function: bool = False  # by valgrind; see ``read_function_counts``
 
     @property
-    def min_difference(self) -> float:
+    def min_instruction_difference(self) -> float:
         """The smallest number of instructions by which the two executions of a counted run should differ."""
         return ENOUGH_BY_FUNCTION if self.by_function else ENOUGH
 
-    def randomness(self, host: str) -> tuple[str, str] | None:
+    def randomness_warning(self, host: str) -> tuple[str, str] | None:
         """If random addresses or random numbers change the counts on ``host``, a sentence about this and advice; None
         if repeated counts agree."""
         effect = "counts of a build differ a little between runs"
@@ -148,9 +148,9 @@ def make_counter(host: Host, method: str, *, by_function: bool = False) -> Count
     return Counter(method, prefix, {"LD_PRELOAD": str(folder / _LIBRARY)} if compiled else {}, by_function)
 
 
-def read_counted_functions(host: Host, folder: PurePosixPath) -> str:
+def read_function_counts(host: Host, folder: PurePosixPath) -> str:
     """The text that lists the instructions and calls of each function, from the count files that a visit (one start of
-    the server or command) has left in ``folder``; ``core.explain.profiles.stacks_and_calls`` reads this text.
+    the server or command) has left in ``folder``; ``core.explain.profiles.subtract_short_execution`` reads this text.
 
     Instructions of inlined functions are listed separately if the binary has debug lines and the host has addr2line.
     """
@@ -159,10 +159,10 @@ def read_counted_functions(host: Host, folder: PurePosixPath) -> str:
 
 
 def function_profile(facts: RunFacts, *printed: str) -> ProfileFacts:
-    """The instructions of each function in a counted run; ``printed`` has the text of ``read_counted_functions`` for
+    """The instructions of each function in a counted run; ``printed`` has the text of ``read_function_counts`` for
     each execution of the run."""
     *short, long = map(lines_of, printed)
-    stacks, calls = stacks_and_calls(short[0] if short else (), long)
+    stacks, calls = subtract_short_execution(short[0] if short else (), long)
     return ProfileFacts(
         facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, COUNTED, stacks,
         samples=0, event=facts.counted, calls=calls,
@@ -181,15 +181,15 @@ def counting_obstacle(builder: Builder, workload: Workload) -> str:
     return ""
 
 
-def counting_seconds(workload: Workload, runs: Sequence[RunFacts]) -> float:
-    """The estimated duration, in seconds, of an exact count of instructions by function, from the timed runs ``runs``
-    of a build; 0 without runs.
+def estimated_counting_seconds(workload: Workload, timed_runs: Sequence[RunFacts]) -> float:
+    """The estimated duration, in seconds, of an exact count of instructions by function; 0 without ``timed_runs``,
+    which are runs of a build.
 
     The estimate is the sum of computing time and waiting time. Computing is slower while instructions are counted.
     Waiting is not slower; its time is the waiting time of one operation, multiplied by the number of operations in a
     counted run. A command whose number of operations cannot be set is executed once.
     """
-    runs = [run for run in runs if run.operations]
+    runs = [run for run in timed_runs if run.operations]
     if not runs:
         return 0.0
     if not can_set_length(workload):

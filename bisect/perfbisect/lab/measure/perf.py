@@ -1,5 +1,5 @@
 """Counts events with ``perf stat`` between the end of the warm-up and the end of a run. The functions make commands and
-read output; only ``countable_events`` and ``can_count`` run perf themselves.
+read output; only ``counters_of_test_run`` and ``can_count`` run perf themselves.
 
 When perf starts, its counters are disabled. The workload enables the counters through perf's control FIFO before the
 first operation after the warm-up, and disables the counters at its end; see workloads/perfbisect.lua.
@@ -125,13 +125,13 @@ def has_target_ended(output: Iterable[str]) -> bool:
     return any(_GONE.match(line) for line in output)
 
 
-def is_killed(errors: Iterable[str]) -> bool:
+def is_killed(perf_stderr: Iterable[str]) -> bool:
     """Whether the stderr of perf says that a signal ended the measured command, which the exit status of perf (0) does
     not show."""
-    return any(_KILLED.fullmatch(line) for line in errors)
+    return any(_KILLED.fullmatch(line) for line in perf_stderr)
 
 
-def countable_events(host: Host) -> Counters:
+def counters_of_test_run(host: Host) -> Counters:
     """The values of all events in a short test run of perf; None for an event that the host cannot count. Raises
     EnvironmentFailure if perf is missing or cannot count on the host."""
     if missing_programs(host, ["perf"]):
@@ -146,7 +146,7 @@ def countable_events(host: Host) -> Counters:
 def can_count(host: Host) -> bool:
     """Whether perf is installed and can count events on the host."""
     try:
-        return bool(countable_events(host))
+        return bool(counters_of_test_run(host))
     except EnvironmentFailure:
         return False
 
@@ -254,7 +254,7 @@ def with_system_reports(
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 
-def report_rows(tool: str, report: str) -> list[Row]:
+def vmstat_or_iostat_rows(tool: str, report: str) -> list[Row]:
     """The rows of a report of vmstat, or of iostat for one device: one row for each second, which maps the names of
     columns to values.
 
@@ -287,5 +287,5 @@ def window_means(rows: Sequence[Row], begin: float, end: float) -> dict[str, flo
 def report_means(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
     """The mean of each column of the reports of vmstat and iostat over the rows between ``begin`` and ``end``; see
     ``window_means``."""
-    of_vmstat = window_means(report_rows("vmstat", vmstat), begin, end)
-    return of_vmstat | window_means(report_rows("iostat", iostat), begin, end)
+    of_vmstat = window_means(vmstat_or_iostat_rows("vmstat", vmstat), begin, end)
+    return of_vmstat | window_means(vmstat_or_iostat_rows("iostat", iostat), begin, end)

@@ -120,7 +120,7 @@ class Sampling:
     event: str  # event for perf, such as "cycles" or "cpu-clock:u"
     chains: str  # one of ``CHAINS``
     names: tuple[str, ...] = ()  # perf's names of the event, if there is one for each kind of cores
-    stack: int = STACK  # bytes of stack that are copied
+    stack_bytes: int = STACK  # bytes of stack that are copied
 
     @property
     def off_cpu(self) -> bool:
@@ -141,13 +141,13 @@ class Sampling:
     @property
     def call_graph(self) -> str:
         """How perf finds callers."""
-        return f"dwarf,{self.stack}" if self.chains == "dwarf" else self.chains
+        return f"dwarf,{self.stack_bytes}" if self.chains == "dwarf" else self.chains
 
     @property
     def samples_per_run(self) -> int:
         """The approximate number of samples to take in a run; the more bytes of stack a sample copies, the fewer
         samples."""
-        return SAMPLES * STACK // self.stack if self.chains == "dwarf" else SAMPLES
+        return SAMPLES * STACK // self.stack_bytes if self.chains == "dwarf" else SAMPLES
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def find_sampling(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
     printed = ""
     for event in events:
         for chains in CHAINS:
-            words = [str(jobs.temp_folder(host) / "trial"), event, Sampling(event, chains).call_graph]
+            words = [str(jobs.temp_files_folder(host) / "trial"), event, Sampling(event, chains).call_graph]
             tried = host.run(["sh", "-c", _TRIAL, "sampled", *words], check=False)
             printed = printed or tried.stderr
             if tried.ok and (way := sampling_of_trial(tried.stdout, chains)):
@@ -171,12 +171,12 @@ def find_sampling(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
     raise EnvironmentFailure(f"perf takes no samples on host {host.name}: {command.last_output_line(printed)}")
 
 
-def other_samplings(host: Host, sampled: Sampling) -> Iterator[Sampling]:
+def samplings_with_more_callers(host: Host, sampled: Sampling) -> Iterator[Sampling]:
     """Settings that may find more callers than ``sampled``: a larger copy of the stack, frame pointers, or LBR."""
     if sampled.chains == "dwarf" and not sampled.off_cpu:
-        yield replace(sampled, stack=LARGEST_STACK)
+        yield replace(sampled, stack_bytes=LARGEST_STACK)
         yield replace(sampled, chains="fp")
-        trial = str(jobs.temp_folder(host) / "trial")
+        trial = str(jobs.temp_files_folder(host) / "trial")
         tried = host.run(["sh", "-c", _TRIAL, "sampled", trial, sampled.event, "lbr"], check=False)
         if tried.ok and sampling_of_trial(tried.stdout, "lbr"):
             yield replace(sampled, chains="lbr")
@@ -281,7 +281,7 @@ class ProfileStudy(Study):
         context = shortened_context(self.context, self.seconds)
         try:
             if not (self.sampled or context.perf):
-                perf.countable_events(context.host)
+                perf.counters_of_test_run(context.host)
             sampled = self.sampled = self.sampled or find_sampling(context.host, self.events)
         except EnvironmentFailure as failure:
             if self.switches is None and self.events is EVENTS:  # else the profile of CPU work has reported it
@@ -290,12 +290,12 @@ class ProfileStudy(Study):
         if self.switches is not None:
             if not sampled.samples_kernel:
                 return
-            sampled = Sampling(WAITS, sampled.chains, stack=sampled.stack)
+            sampled = Sampling(WAITS, sampled.chains, stack_bytes=sampled.stack_bytes)
         best = yield from self.make_profiled_run(context, system, dataset, turn, sampled)
         if self.oftenest == OFTENEST and not sampled.off_cpu and (best is None or best.samples < MIN_SAMPLES):
             self.oftenest = OF_SHORT
             best = yield from self.make_profiled_run(context, system, dataset, turn, sampled)
-        further = other_samplings(context.host, sampled) if best and not self.tried else ()
+        further = samplings_with_more_callers(context.host, sampled) if best and not self.tried else ()
         while best and best.alone > ALONE and (way := next(iter(further), None)):
             self.tried = True
             resampled = yield from self.make_profiled_run(context, system, dataset, turn, way)
@@ -315,14 +315,14 @@ class ProfileStudy(Study):
             rate = wait_sampling_interval((self.switches or USUAL_SWITCHES) * context.workload.time)
         else:
             enough = min(LONGEST, max(REPEATED, self.seconds))
-            seconds = math.floor(enough) if context.workload.command and context.longest < enough else 0
-            first = partial(first_rate, context, read_fact(context.host, CORES) or 1, seconds)
+            seconds = math.floor(enough) if context.workload.command and context.longest_run_seconds < enough else 0
+            first = partial(first_sampling_rate, context, read_fact(context.host, CORES) or 1, seconds)
             following = self.last and next_rate(*self.last, sampled.samples_per_run, self.oftenest)
             rate = round(following or first(sampled.samples_per_run))
         if context.workload.command and self.low is None:
             self.low = LOW if context.host.run([*LOW, "true"], check=False).ok else ()
         wrap = partial(perf_record_command, sampled=sampled, rate=rate, seconds=seconds)
-        bench = replace(context, perf=True, wrap=wrap, under=self.low or ())
+        bench = replace(context, perf=True, add_perf=wrap, argv_prefix=self.low or ())
         try:
             with begin_visit(context, system, turn.candidate, dataset) as opened:
                 yield replace(turn.start_event(context), number=turn.first)
@@ -330,7 +330,7 @@ class ProfileStudy(Study):
                 times = (
                     context.host.run(["cat", str(opened.folder / TIMES)], check=False).stdout.strip() if seconds else ""
                 )
-                facts = with_mean_reports(context, facts, opened.folder)
+                facts = with_mean_reported_value(context, facts, opened.folder)
                 folded = read_folded_stacks(context.host, opened.folder, sampled, rate)
         except NoPerfSamples:
             self.last = rate, 0
@@ -342,7 +342,7 @@ class ProfileStudy(Study):
         return profile_facts(facts, folded, sampled, int(times) if times.isdecimal() else 1)
 
 
-def with_mean_reports(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> RunFacts:
+def with_mean_reported_value(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> RunFacts:
     """The facts of a run, with the mean of the rates (or the harmonic mean of the costs) that its repetitions print."""
     if not facts.reported:
         return facts
@@ -365,10 +365,10 @@ def wait_sampling_interval(switches: float) -> int:
     return number
 
 
-def first_rate(context: RunContext, cores: int, min_seconds: float = 0.0, wanted: int = SAMPLES) -> float:
+def first_sampling_rate(context: RunContext, cores: int, min_seconds: float = 0.0, wanted: int = SAMPLES) -> float:
     """The sampling rate for the first sampled run. A repeated command runs for at least ``min_seconds``."""
     of_command, workload = bool(context.workload.command), context.workload
-    seconds = max(min_seconds, context.longest or LONG) if of_command else workload.time
+    seconds = max(min_seconds, context.longest_run_seconds or LONG) if of_command else workload.time
     # Busy cores: the threads of the server or the library, and as many helper threads.
     busy = cores if of_command else min(cores, 2 * workload.threads)
     return min(OFTENEST, max(RAREST, wanted / (seconds * busy)))

@@ -20,7 +20,7 @@ from perfbisect.errors import ConnectionLost, DatasetDamaged, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.facts import Fact, cpu_numbers, read_fact
 from perfbisect.host.protocol import Host
-from perfbisect.lab.measure.visit import RunContext, StartedRun, Turn, Visit, begin_visit
+from perfbisect.lab.measure.visit import RunContext, RunInProgress, Turn, Visit, begin_visit
 from perfbisect.lab.servers import Installation
 from perfbisect.lab.workload.dataset import remove_visit
 from perfbisect.recipes.inventory import HostEntry
@@ -93,8 +93,8 @@ class PairedRounds:
     failed: int = 0  # number of successive invalid rounds
     begun: int = field(default=0, init=False)
 
-    def visit(self, sides: Sequence[Side], turns: Sequence[Turn]) -> Generator[LabEvent]:
-        """Make one visit of both builds (start both servers, and make runs). The visit has all remaining rounds if the
+    def visit_both(self, sides: Sequence[Side], turns: Sequence[Turn]) -> Generator[LabEvent]:
+        """Make one visit of both builds: start both servers, and make runs. The visit has all remaining rounds if the
         builder has a server, otherwise one round.
 
         Raises PairingImpossible, and the errors of ``TimingStudy.run_turn``.
@@ -110,22 +110,22 @@ class PairedRounds:
                 try:
                     opened = begin_visit(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
                     visits.append(stack.enter_context(opened))
-                    stack.push(self._stop_callback(self.at))
+                    stack.push(self._before_stop_callback(self.at))
                 except (JobLost, DatasetDamaged, ConnectionLost, HostUnreachable):
                     raise
                 except EnvironmentFailure as trouble:  # interleaved runs may still succeed
                     raise PairingImpossible(f"two servers cannot run at the same time: {trouble}") from trouble
             for _ in range(turns[0].runs_left if sides[0][0].builder.server else 1):
                 yield turns[0].start_event(self.context)
-                if facts_of_both := (yield from self._round(visits)):
+                if facts_of_both := (yield from self._measure_round(visits)):
                     self.failed = 0
                     self.succeeded()
                     for turn, facts in zip(turns, facts_of_both, strict=True):
                         turn.runs_left -= 1
                         yield RunFinished(turn.candidate, facts)
-                    yield from self.context.warnings()
+                    yield from self.context.report_output_format()
 
-    def _stop_callback(self, side: int) -> Callable[..., None]:
+    def _before_stop_callback(self, side: int) -> Callable[..., None]:
         """A callback that is called before the server of the build ``side`` is stopped, and sets ``at`` to ``side``.
         After a failure, the callback does not change ``at``, which is the build that failed.
         """
@@ -136,16 +136,16 @@ class PairedRounds:
 
         return note
 
-    def _round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts]]:
+    def _measure_round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts]]:
         """The runs of one round of paired runs; [] if the round is invalid."""
-        host, running = self.context.host, dict[int, StartedRun]()
+        host, running = self.context.host, dict[int, RunInProgress]()
         self.begun += 1
         order = (0, 1) if self.begun % 2 else (1, 0)  # in turn, because the first start may be an advantage
         folders = [visit.folder for visit in visits]
         host.run(["rm", "-f", "--", *(str(folder / name) for folder in folders for name in MARKERS)])
         try:
             for self.at in order:
-                running[self.at] = StartedRun(visits[self.at], folders[1 - self.at])
+                running[self.at] = RunInProgress(visits[self.at], folders[1 - self.at])
             begun = ["timeout", str(BEGUN), "sh", "-c", _GO, "go", *(str(folders[side]) for side in order)]
             if not host.run(begun, timeout=2 * BEGUN, check=False).ok:
                 for self.at in (0, 1):

@@ -64,7 +64,7 @@ Execution = Generator[ExecutionStarted | RunProgress, None, RunFacts]
 
 
 @dataclass
-class CountedRunner(Study):
+class CountingStudy(Study):
     """Counts runs with the counter ``context.counter``."""
 
     events: int = 0  # the length of runs in operations; 0 until it is known
@@ -87,7 +87,7 @@ class CountedRunner(Study):
             facts = yield from execute(0, 1, 1)
             return replace(facts, counters={"instructions": counting.instruction_count(facts)})
         lengths: dict[int, float] = {}
-        enough = self.context.counter.min_difference if self.context.counter else counting.ENOUGH
+        enough = self.context.counter.min_instruction_difference if self.context.counter else counting.ENOUGH
         while not self.events and (events := counting.next_length(lengths, enough)):
             facts = yield from execute(events, len(lengths) + 1, 0)
             lengths[events] = counting.instruction_count(facts)
@@ -117,7 +117,7 @@ class CountedRunner(Study):
         with begin_visit(context, system, candidate, dataset) as opened:
             facts = yield from timed_run(opened)
             if total and context.counter and context.counter.by_function:
-                counted = counting.read_counted_functions(context.host, opened.folder)
+                counted = counting.read_function_counts(context.host, opened.folder)
                 self.functions = [*self.functions[: number - 1], counted]
         operations = events if events and workload.command and not workload.operations else facts.operations
         return replace(facts, events=events, operations=operations, latency={}, samples=(), reported=None)
@@ -127,7 +127,7 @@ LATE = 4.0  # an execution may take this multiple of its expected time: busy wai
 
 
 @dataclass
-class ExactCounts(Study):
+class FunctionCountStudy(Study):
     """Counts the instructions of each function in one run with valgrind; valgrind also counts the total of
     instructions, unless perf counts the total.
     """
@@ -135,11 +135,11 @@ class ExactCounts(Study):
     events: int = 0  # the length of runs in operations, from an earlier session; 0 until it is known
     seconds: float = LONGEST  # expected seconds of a run; an execution is ended after ``LATE`` times as long
     by_perf: bool = False  # whether perf counts instructions, too
-    runner: CountedRunner | None = None  # kept for all turns, so that the runs of both builds have the same length
+    runner: CountingStudy | None = None  # kept for all turns, so that the runs of both builds have the same length
 
     def run_turn(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """Make one counted run; yields the events ``Counted`` and ``Profiled``. Raises the errors of
-        ``CountedRunner.run_turn``.
+        ``CountingStudy.run_turn``.
         """
         if self.runner is None:
             host = self.context.host
@@ -153,7 +153,7 @@ class ExactCounts(Study):
             counter = counting.make_counter(host, by, by_function=True)
             workload = msgspec.structs.replace(self.context.workload, timeout=LATE * self.seconds)
             context = replace(self.context, perf=False, counter=counter, workload=workload)
-            self.runner = CountedRunner(context, self.succeeded, self.events)
+            self.runner = CountingStudy(context, self.succeeded, self.events)
         for event in self.runner.run_turn(system, dataset, turn):
             if not isinstance(event, RunFinished):
                 yield event
@@ -196,22 +196,22 @@ SLOTS = (
 )
 STALLS = CounterGroup("stalls", (*CORE, "stalled-cycles-frontend", "stalled-cycles-backend"))
 
-_TRIALS = """for events do perf stat -x , -e "$events" -- true 2>&1; printf '\\f'; done"""
+_COUNT_TESTS = """for events do perf stat -x , -e "$events" -- true 2>&1; printf '\\f'; done"""
 
 
 def available_groups(host: Host) -> tuple[CounterGroup, ...]:
     """The groups of events that perf can count on the host; only the group SOFTWARE if perf can count no group."""
     groups = (*PLAIN, *SLOTS, STALLS)
-    tried = host.run(["sh", "-c", _TRIALS, "trials", *(group.perf_argument for group in groups)], check=False)
+    tried = host.run(["sh", "-c", _COUNT_TESTS, "tests", *(group.perf_argument for group in groups)], check=False)
     results = map(perf.parse_counters, tried.stdout.removesuffix("\f").split("\f"))
-    return choose_groups(dict(zip(groups, results, strict=False)))
+    return choose_countable_groups(dict(zip(groups, results, strict=False)))
 
 
-def choose_groups(trials: dict[CounterGroup, dict[str, float | None]]) -> tuple[CounterGroup, ...]:
+def choose_countable_groups(counts: dict[CounterGroup, dict[str, float | None]]) -> tuple[CounterGroup, ...]:
     """The groups of events that this host can count: groups in which perf, in a test, counted an event besides CORE. Of
     several groups about stalls, only the best group is used.
     """
-    counted = {group: {event for event, value in trial.items() if value is not None} for group, trial in trials.items()}
+    counted = {group: {event for event, count in test.items() if count is not None} for group, test in counts.items()}
     plain = [group for group in PLAIN if counted.get(group, set()) - {*CORE}]
     slots = [group for group in SLOTS if len(counted.get(group, ())) == len(group.events)]
     stalls = [STALLS] if counted.get(STALLS, set()) - {*CORE} else []
@@ -242,7 +242,7 @@ class CounterGroups(Study):
                     number = len(self.groups) - len(self.left) + 1
                     yield replace(turn.start_event(context), number=number, of=len(self.groups))
                     events = (*filter(None, [group.perf_argument]), *perf.SOFTWARE)
-                    bench = replace(context, wrap=partial(perf.perf_stat_command, events=events))
+                    bench = replace(context, add_perf=partial(perf.perf_stat_command, events=events))
                     facts = yield from timed_run(replace(opened, bench=bench))
                     self.left.remove(group)
                     self.succeeded()
@@ -258,7 +258,7 @@ STATEMENT, PLAN = "perfbisect statement: ", "perfbisect plan: "
 ESCAPES = {"n": "\n", "r": "\r"}
 
 
-def has_statements(workload: Workload) -> bool:
+def has_query_plans(workload: Workload) -> bool:
     """Whether the workload's driver can be asked for query plans."""
     return lua.plan_script(workload) is not None
 
@@ -309,12 +309,12 @@ def parse_plans(lines: Iterable[str]) -> Mapping[str, str]:
     steps_of, plan = dict[str, list[str]](), list[str]()
     for line in lines:
         if line.startswith(STATEMENT):
-            plan = steps_of.setdefault(unescaped(line.removeprefix(STATEMENT)), [])
+            plan = steps_of.setdefault(unescaped_plan_text(line.removeprefix(STATEMENT)), [])
         elif line.startswith(PLAN):
-            plan.append(unescaped(line.removeprefix(PLAN)))
+            plan.append(unescaped_plan_text(line.removeprefix(PLAN)))
     return {statement: "\n".join(steps) for statement, steps in steps_of.items() if steps}
 
 
-def unescaped(text: str) -> str:
+def unescaped_plan_text(text: str) -> str:
     """The original text of a text that ``plans.lua`` has escaped, so that the text fits on one line."""
     return re.sub(r"\\(.)", lambda escape: ESCAPES.get(escape[1], escape[1]), text)

@@ -51,30 +51,30 @@ SLACK = 1.0  # seconds from the start of a job to the start of the timed command
 
 @dataclass(slots=True)
 class SlowRuns:
-    """Stops runs that take ``times`` the time of a run of the commit ``good``; if ``times`` is 0, no run is stopped."""
+    """Stops runs that take ``max_slowdown`` times the time of a run of good; 0: no run is stopped."""
 
-    times: float = 0.0
+    max_slowdown: float = 0.0
     good: str = ""
-    finished: list[RunFacts] = field(default_factory=list)  # ended runs of the good end on this host
+    runs_of_good: list[RunFacts] = field(default_factory=list)  # ended runs of the good end on this host
 
-    def add_finished(self, runs: Iterable[RunFacts]) -> None:
-        """Add the successful runs of ``good`` among ``runs``; the limit is computed from their times."""
-        self.finished += (run for run in runs if run.commit == self.good and not (run.slower_than or run.round))
+    def add_runs_of_good(self, runs: Iterable[RunFacts]) -> None:
+        """Add the successful runs of good among ``runs``; the limit is computed from their times."""
+        self.runs_of_good += (run for run in runs if run.commit == self.good and not (run.slower_than or run.round))
 
     def stop_seconds(self, commit: str, warmup: float) -> float | None:
         """Whole seconds after which a run of ``commit`` is stopped, its ``warmup`` included; None if it is not stopped.
 
-        The seconds are rounded up: a stopped run has taken at least ``times`` the time of a run of the good end."""
-        if not self.times or commit == self.good or not self.finished:
+        The seconds are rounded up: a stopped run takes at least ``max_slowdown`` times the time of a run of good."""
+        if not self.max_slowdown or commit == self.good or not self.runs_of_good:
             return None
-        return float(math.ceil(self.times * (warmup + median(run.seconds for run in self.finished)) + SLACK))
+        return float(math.ceil(self.max_slowdown * (warmup + median(run.seconds for run in self.runs_of_good)) + SLACK))
 
-    def as_stopped(self, run: RunFacts) -> RunFacts:
+    def stopped_run_facts(self, run: RunFacts) -> RunFacts:
         """The facts of a stopped run; the fields that identify the run are copied from ``run``."""
-        operations = round(median(good.operations for good in self.finished))
-        seconds = self.times * median(good.seconds for good in self.finished)
+        operations = round(median(good.operations for good in self.runs_of_good))
+        seconds = self.max_slowdown * median(good.seconds for good in self.runs_of_good)
         latency = {"avg": 1000 * seconds / operations}
-        return replace(run, seconds=seconds, operations=operations, latency=latency, slower_than=self.times)
+        return replace(run, seconds=seconds, operations=operations, latency=latency, slower_than=self.max_slowdown)
 
 
 NAME = "run"  # name of the job that runs the workload
@@ -94,17 +94,17 @@ class RunContext:
     workload: Workload
     scripts: PurePosixPath  # the folder of its scripts on the host
     perf: bool = False  # whether perf can count
-    wrap: Callable[..., list[str]] = under_perf  # puts a run under perf, if perf can count
-    under: Sequence[str] = ()  # words before the measured command
-    longest: float = 0.0  # seconds of the longest run so far: the length of a command, if known
+    add_perf: Callable[..., list[str]] = under_perf  # puts a run under perf, if perf can count
+    argv_prefix: Sequence[str] = ()  # words before the measured command
+    longest_run_seconds: float = 0.0  # the longest run so far: the length of a command, if known
     # For exact counts, in place of perf, vmstat and iostat; the workload then has a number of operations.
     counter: Counter | None = None
     recognition: command.Recognition | None = None
 
-    def warnings(self) -> Iterator[Warned]:
+    def report_output_format(self) -> Iterator[Warned]:
         """Yield warnings about the next runs, derived from the output of the latest run."""
         if self.recognition:
-            yield from self.recognition.warn_of_unknown_format()
+            yield from self.recognition.report_output_format()
 
     @property
     def warmup_seconds(self) -> float:
@@ -163,7 +163,7 @@ def timed_run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     If the run is stopped as too slow, its facts are returned while the server may still execute an operation of the
     run."""
     for _ in range(ATTEMPTS):
-        running = StartedRun(visit)
+        running = RunInProgress(visit)
         yield from running.wait()
         if facts := running.collect():
             return facts
@@ -171,7 +171,7 @@ def timed_run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     raise EnvironmentFailure(f"perf could not attach to the server {attempts}: its processes start and end too fast")
 
 
-class StartedRun:
+class RunInProgress:
     """A timed run that has begun. With ``other``, the run waits until the run in the folder ``other`` has begun."""
 
     def __init__(self, visit: Visit, other: PurePosixPath | None = None) -> None:
@@ -206,30 +206,30 @@ class StartedRun:
         stdout, stderr = jobs.job_output(host, job), jobs.job_output(host, job, "stderr")
         note = stdout.omitted_output_note or stderr.omitted_output_note
         ended = ProcessResult(stdout.text, stderr.text, int(status), limit, clock, note, not stdout.omitted_bytes)
-        if perf.has_target_ended(ended.lines()):
+        if perf.has_target_ended(ended.output_lines()):
             jobs.remove_folder(host, job)
             return None
         if (bench.perf or bench.counter) and ended.status == 0 and not clock and perf.is_killed(lines_of(ended.stderr)):
             raise jobs.lost_job_error(host, job)
         stamps = perf.read_stamps(times)
 
-        def start_time(opened: float, stamp: perf.ClockStamp) -> float:
-            """``opened``, a time by the host's clock, converted to the clock of this process."""
-            return collected - max(0.0, float(uptime.split()[0]) - stamp.uptime_after) - (stamp.at - opened)
+        def to_own_clock(host_time: float, stamp: perf.ClockStamp) -> float:
+            """``host_time``, a time by the host's clock, converted to the clock of this process."""
+            return collected - max(0.0, float(uptime.split()[0]) - stamp.uptime_after) - (stamp.at - host_time)
 
         if self.stopped_as_slow and stamps and ended.status in TIMED_OUT:
             opened = stamps[0].at + bench.warmup_seconds
             jobs.kill(host, job, grace_seconds=1)
             jobs.remove_folder(host, job)
             result = RunResult(opened, 0.0, 0, {})
-            return visit.slow.as_stopped(run_facts(visit, job, result, start_time(opened, stamps[0]), "", {}))
+            return visit.slow.stopped_run_facts(run_facts(visit, job, result, to_own_clock(opened, stamps[0]), "", {}))
         perf.check_clock(stamps, host.name)
         try:
             outcome = (command if workload.command else sysbench).run_result(ended, workload)
         except ValueError as error:
-            failed = run_failure(visit, job, ended.lines(), f"{error}{note}")
+            failed = run_failure(visit, job, ended.output_lines(), f"{error}{note}")
             if isinstance(error, NoNumber) and isinstance(failed, RunFailed):
-                last = [*filter(str.strip, ended.lines())][-QUOTED:]
+                last = [*filter(str.strip, ended.output_lines())][-QUOTED:]
                 printed = "\n".join(printable(mask_credentials(line.rstrip())[: command.LONGEST_LINE]) for line in last)
                 failed = MetricNotPrinted(str(failed), stage="run", log=failed.log, last_lines=printed)
             raise failed from error
@@ -241,7 +241,7 @@ class StartedRun:
         opened = outcome.opened or begin.at + bench.warmup_seconds
         window = opened - begin.at, opened - begin.at + outcome.seconds
         system = perf.report_means(of_vmstat, of_iostat, *window)
-        measured = run_facts(visit, job, outcome, start_time(opened, end), counted, system)
+        measured = run_facts(visit, job, outcome, to_own_clock(opened, end), counted, system)
         jobs.remove_folder(host, job)
         return measured
 
@@ -269,12 +269,12 @@ def start_run(visit: Visit, limit: float, paired: PurePosixPath | None = None) -
     return jobs.start(bench.host, [*jobs.taskset(run.cpus), *argv], name=NAME, timeout=limit, cwd=run.cwd, env=run.env)
 
 
-def timed_command(visit: Visit, counted: Sequence[int]) -> TimedCommand:
-    """The command of a run; perf counts the processes ``counted``, or the run itself if ``counted`` is empty."""
+def timed_command(visit: Visit, counted_pids: Sequence[int]) -> TimedCommand:
+    """The command of a run; perf counts the processes ``counted_pids``, or the run itself if there are none."""
     bench, folder, served, workload = visit.bench, visit.folder, visit.service, visit.bench.workload
     env: dict[str, str] = {}
     cwd = folder
-    under = bench.counter.command_prefix(folder) if bench.counter else [*bench.under]
+    under = bench.counter.command_prefix(folder) if bench.counter else [*bench.argv_prefix]
     if workload.command:
         filled = command.command_placeholders(visit.system, workload, bench.scripts, folder, served)
         argv = command.timed_argv(workload, filled, folder, under)
@@ -286,7 +286,7 @@ def timed_command(visit: Visit, counted: Sequence[int]) -> TimedCommand:
     if bench.counter:
         env |= bench.counter.env
     elif bench.perf:
-        argv = bench.wrap(argv, folder, counted, from_start=bool(workload.command))
+        argv = bench.add_perf(argv, folder, counted_pids, from_start=bool(workload.command))
         fifos = {"PERFBISECT_CONTROL": str(folder / "control"), "PERFBISECT_ACK": str(folder / "ack")}
         env |= {} if workload.command else fifos
     cpus = bench.entry.client_cpus if served else bench.entry.client_cpus or bench.entry.server_cpus
@@ -385,16 +385,16 @@ class TimingStudy(Study):
             for _ in range(turn.runs_left if system.builder.server else 1):
                 yield turn.start_event(self.context)
                 facts = yield from timed_run(opened)
-                if asks and (alone := asks.filter_check()):
+                if asks and (alone := asks.recognition_with_filter()):
                     with suppress(RunFailed, UsageError):
                         narrow = replace(self.context, workload=alone.workload, recognition=alone)
                         yield from timed_run(replace(opened, bench=narrow))
-                        asks.check_filter(alone)
+                        asks.raise_if_filter_works(alone)
                 turn.runs_left -= 1
                 self.succeeded()
-                self.slow.add_finished([facts])
+                self.slow.add_runs_of_good([facts])
                 yield RunFinished(turn.candidate, facts)
-                yield from self.context.warnings()
+                yield from self.context.report_output_format()
                 if facts.slower_than:
                     turn.stopped = True
                     raise _RunStopped  # kills the server, which may still execute the last operation

@@ -25,7 +25,7 @@ class ProcessResult:
     note: str = ""  # words about the omitted part of the output, for the end of a sentence
     is_whole: bool = True  # whether stdout is complete
 
-    def lines(self) -> Iterator[str]:
+    def output_lines(self) -> Iterator[str]:
         """Yields the lines of stdout and stderr one after the other, because a list of all lines may need thirty times
         as much memory.
         """

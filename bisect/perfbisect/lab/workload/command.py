@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.events import Warned
-from perfbisect.core.domain.settings import Output
+from perfbisect.core.domain.settings import PrintedResult
 from perfbisect.errors import HostClockChanged, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
@@ -40,7 +40,7 @@ CPU = "fio-cpu"  # milliseconds of usr and sys time: a counter of a run
 PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
 
 
-class OutputRecognised(Exception):
+class OutputNumbersRecognised(Exception):
     """Raised after the first run of a workload, to report which numbers of the output perfbisect has recognised and
     measures; not a failure."""
 
@@ -67,7 +67,7 @@ class Recognition:
         """
         if self.over:
             return result
-        if pattern := self.workload.known_outputs:  # an earlier session found the results
+        if pattern := self.workload.recognised_outputs:  # an earlier session found the results
             every = recognise_output(ended.stdout, "")
             self.found = RecognisedOutput(pattern, result.results, "", every.result_count if every else len(pattern))
             return result
@@ -82,10 +82,10 @@ class Recognition:
         self.over, self.numbers = True, re.search(r"\d", ended.stdout) is not None
         return result
 
-    def filter_check(self) -> "Recognition | None":
+    def recognition_with_filter(self) -> "Recognition | None":
         """A ``Recognition`` for a run with a filter (arguments that restrict the command to the measured results), by
-        which ``check_filter`` finds whether the filter works. None if all results are measured, or if no filter is
-        known for this output format.
+        which ``raise_if_filter_works`` finds whether the filter works. None if all results are measured, or if no
+        filter is known for this output format.
         """
         recognised_output = self.found
         if (
@@ -97,9 +97,9 @@ class Recognition:
         outputs = recognised_output.outputs
         return Recognition(msgspec.structs.replace(self.workload, filter=words, output=None, outputs=outputs))
 
-    def check_filter(self, filtered: "Recognition") -> None:
-        """Raise OutputRecognised if the filter worked in the run whose output ``filtered`` has read. The first run was
-        made without the filter and is then not used, because later runs are made with the filter.
+    def raise_if_filter_works(self, filtered: "Recognition") -> None:
+        """Raise OutputNumbersRecognised if the filter worked in the run whose output ``filtered`` has read. The first
+        run was made without the filter and is then not used, because later runs are made with the filter.
         """
         shown, recognised_output = filtered.found, self.found
         if (
@@ -108,13 +108,13 @@ class Recognition:
             and shown.result_count < recognised_output.result_count
             and len(shown.values) in (0, len(recognised_output.outputs))
         ):
-            raise OutputRecognised(self.workload, recognised_output, filtered.workload.filter)
+            raise OutputNumbersRecognised(self.workload, recognised_output, filtered.workload.filter)
 
-    def warn_of_unknown_format(self) -> Iterator[Warned]:
-        """Yield a warning, only once, if the output has numbers but no known format. Raises OutputRecognised if the
-        output has a known format."""
+    def report_output_format(self) -> Iterator[Warned]:
+        """Yield a warning, only once, if the output has numbers but no known format. Raises OutputNumbersRecognised if
+        the output has a known format."""
         if self.found:
-            raise OutputRecognised(self.workload, self.found)
+            raise OutputNumbersRecognised(self.workload, self.found)
         if self.numbers:
             self.numbers = False
             text = "the output of the command is not the output of a known benchmark, so the duration is measured"
@@ -290,7 +290,7 @@ def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
     return result
 
 
-def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequence[Output]) -> RunResult:
+def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequence[PrintedResult]) -> RunResult:
     """The result of a run, with the numbers ``values`` that were read from its output. Raises NoNumber if ``values`` is
     empty."""
     if not values:

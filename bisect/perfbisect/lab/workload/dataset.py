@@ -157,11 +157,11 @@ class DatasetLoading:
     placed: PurePosixPath  # the folder of the workload's files
 
     @property
-    def sysbench_options(self) -> dict[str, str]:
+    def sysbench_connection_options(self) -> dict[str, str]:
         """The options with which sysbench connects to the server."""
         return driver_options(self.system.builder, self.service)
 
-    def commands(self) -> Iterator[HostCommand]:
+    def prepare_step_commands(self) -> Iterator[HostCommand]:
         """The commands of the workload's prepare step."""
         failed = "the dataset cannot be loaded"
         filled = command.command_placeholders(self.system, self.workload, self.placed, self.folder, self.service)
@@ -170,24 +170,24 @@ class DatasetLoading:
             yield HostCommand(argv, f"{failed}: {argv[0]}", "prepare", LONG, self.system.prefix, alone=True)
         if script := lua.prepare_script(self.workload):
             script_path = lua.script_path_on_host(self.placed, self.workload, script)
-            argv = sysbench.prepare_argv(self.workload, script_path, self.sysbench_options)
+            argv = sysbench.prepare_argv(self.workload, script_path, self.sysbench_connection_options)
             yield self._by_sysbench(argv, failed, self.system.library)
 
-    def check_command(self) -> HostCommand:
+    def workload_check_command(self) -> HostCommand:
         """The command that runs the workload's check."""
-        script_path = lua.script_path_on_host(self.placed, self.workload, lua.plain_sql_script(self.workload))
-        check = sysbench.check_argv(script_path, self.sysbench_options)
+        script_path = lua.script_path_on_host(self.placed, self.workload, lua.lua_script_for_sql(self.workload))
+        check = sysbench.check_argv(script_path, self.sysbench_connection_options)
         return self._by_sysbench(check, "the check of the workload fails", None)
 
-    def load(self) -> None:
-        """Run the workload's prepare step. Raises RunFailed."""
-        for host_command in self.commands():
+    def run_prepare_step(self) -> None:
+        """Raises RunFailed."""
+        for host_command in self.prepare_step_commands():
             run_to_end(self.host, host_command)
 
-    def check_answers(self) -> list[str]:
+    def answers_of_check(self) -> list[str]:
         """The server's answers to the queries of the workload's check; [] if the workload has no check. Raises
         RunFailed."""
-        printed = lines_of(run_to_end(self.host, self.check_command())) if self.workload.check else ()
+        printed = lines_of(run_to_end(self.host, self.workload_check_command())) if self.workload.check else ()
         return [line.removeprefix(sysbench.ANSWER) for line in printed if line.startswith(sysbench.ANSWER)]
 
     def _by_sysbench(self, argv: list[str], who: str, library: PurePosixPath | None) -> HostCommand:
@@ -195,7 +195,7 @@ class DatasetLoading:
         return HostCommand(argv, who, "prepare", LONG, self.folder, env, complain=sysbench.failure_finder(LONG))
 
 
-def format_argv(system: Installation, folder: PurePosixPath) -> list[str]:
+def print_data_format_argv(system: Installation, folder: PurePosixPath) -> list[str]:
     """The recipe's command that prints the on-disk format of the data in the visit's folder ``folder``; used if the
     system has no server."""
     return fill_command(system.builder.dataset.format_command, {**system.values, "data": str(folder / "data")})
@@ -227,7 +227,7 @@ class DatasetKeeper:
         self._verified: set[str] = set()  # keys of undamaged data
         self._reloaded: set[str] = set()  # keys of data that was damaged and loaded again
 
-    def load(self, system: Installation) -> Generator[Warned]:
+    def ensure_loaded(self, system: Installation) -> Generator[Warned]:
         """Load the data for a build, except if the data is already loaded and undamaged; then store the key of the data
         in ``keys``.
 
@@ -241,13 +241,13 @@ class DatasetKeeper:
                 data_key, fresh = self._find_or_load(system)
                 self._check_earlier(system, data_key)
                 if not (fresh or data_key in self._verified):
-                    self._verify(system, data_key)
+                    self._verify_answers(system, data_key)
                 self._verified.add(data_key)
                 self.keys[commit] = data_key
             except DatasetDamaged as damaged:
                 yield self.remove_damaged(data_key, damaged)
             except RunFailed as failure:
-                if not self.mark_refused(system, data_key, failure):
+                if not self.mark_dataset_refused(system, data_key, failure):
                     raise
         if refused := self._refused.get(commit):
             key, why = list(refused.items())[-1]
@@ -262,7 +262,7 @@ class DatasetKeeper:
         builds have loaded for themselves, one after the other; at last, the build loads its own data. Raises RunFailed
         if loading fails.
         """
-        if not (name := dataset_key(system.builder, self.workload, system.values, self._format(system))):
+        if not (name := dataset_key(system.builder, self.workload, system.values, self._on_disk_format(system))):
             return "", False
         stored = self.host.run(["ls", "-1", str(self.host.root / "datasets")], check=False).stdout.splitlines()
         if refused := self._refused.get(system.commit):
@@ -270,7 +270,7 @@ class DatasetKeeper:
             name = next((data for data in (name, *of_builds) if data not in refused), f"{name}-{system.key[:8]}")
         if name in stored:
             return name, False
-        answers = self._load_anew(system)
+        answers = self._load_and_check(system)
         data = str(visit_folder(self.host) / "data")
         counted = self.host.run(["sh", "-c", f"data=$1; {_COUNT}", "count", data], timeout=LONG).stdout
         files, size = map(int, counted.split())
@@ -279,26 +279,26 @@ class DatasetKeeper:
         self.host.run(["sh", "-c", _KEEP, "keep", data, pristine], stdin=about, timeout=LONG)
         return name, True
 
-    def _load_anew(self, system: Installation) -> list[str]:
+    def _load_and_check(self, system: Installation) -> list[str]:
         """Load data into the folder of the visit, using this build; return the server's answers to the check. Raises
         RunFailed.
         """
         loading = self._loading(system, copy_for_visit(self.host, "", system.builder.server))
         if (service := loading.service) is None:
-            loading.load()
+            loading.run_prepare_step()
             return []
         service.run_all(service.recipe.initialise, "start")
         with run_server(service):
             service.run_all(service.recipe.create)
-            loading.load()
+            loading.run_prepare_step()
             service.run_all(service.recipe.settle)
-            return loading.check_answers()
+            return loading.answers_of_check()
 
     def _loading(self, system: Installation, folder: PurePosixPath) -> DatasetLoading:
         service, placed = service_in(self.host, system, folder), lua.place_scripts(self.host, self.workload)
         return DatasetLoading(self.host, system, self.workload, folder, service, placed)
 
-    def _format(self, system: Installation) -> str:
+    def _on_disk_format(self, system: Installation) -> str:
         """The output of the recipe's command that prints the on-disk format that a build uses; "" without such a
         command. Raises RunFailed."""
         format_command = system.builder.dataset.format_command
@@ -307,7 +307,7 @@ class DatasetKeeper:
         folder = copy_for_visit(self.host, "", system.builder.server)
         if service := service_in(self.host, system, folder):
             return service.run(format_command, "prepare", merged=False).removesuffix("\n")
-        filled = format_argv(system, folder)
+        filled = print_data_format_argv(system, folder)
         who = f"the format of the dataset cannot be determined: {filled[0]}"
         printed = run_to_end(self.host, HostCommand(filled, who, "prepare", SHORT, folder, merged=False, alone=True))
         return printed if not printed or printed.endswith("\n") else f"{printed}\n"
@@ -315,7 +315,7 @@ class DatasetKeeper:
     def _record(self, name: str) -> DatasetRecord | None:
         return _read(self.host.run(["cat", str(pristine_folder(self.host, name) / "dataset.json")], check=False).stdout)
 
-    def _verify(self, system: Installation, name: str) -> None:
+    def _verify_answers(self, system: Installation, name: str) -> None:
         """Run the workload's check with the build's server, on a copy of the data.
 
         If the answers differ from the recorded answers (the answers after loading), and another build has loaded the
@@ -332,7 +332,7 @@ class DatasetKeeper:
             # An error when the server ends is ignored, because the data may be damaged.
             with run_server(service) as job:
                 try:
-                    answers = loading.check_answers()
+                    answers = loading.answers_of_check()
                 except RunFailed as failure:
                     raise_if_ended(
                         service, job, "during the check of the workload", "run"
@@ -343,7 +343,7 @@ class DatasetKeeper:
                     text = f"the check of the workload gives {_shown(answers)}, but {at_first}"
                     raise damage_error(self.host, name, text)
         except DatasetDamaged:
-            if recorded.build == system.key or (reloaded := self._load_anew(system)) == recorded.answers:
+            if recorded.build == system.key or (reloaded := self._load_and_check(system)) == recorded.answers:
                 raise
             answer = f"the check of the workload gives {_shown(reloaded)} on a dataset that the build has loaded itself"
             why = f"{answer}, but gave {_shown(recorded.answers)} with the build that loaded {name}"
@@ -364,7 +364,7 @@ class DatasetKeeper:
         self.host.run(["rm", "-rf", "--", str(pristine_folder(self.host, key))], timeout=LONG)
         return Warned(f"{damaged}; the dataset is loaded again")
 
-    def mark_refused(self, system: Installation, key: str, failure: RunFailed) -> bool:
+    def mark_dataset_refused(self, system: Installation, key: str, failure: RunFailed) -> bool:
         """Note that the server did not start on data that another build has loaded. Returns whether ``load`` should try
         other data.
         """

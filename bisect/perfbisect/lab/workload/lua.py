@@ -27,7 +27,7 @@ SYSBENCH_DRIVERS = ("mysql", "pgsql")
 
 def timed_run_script(workload: Workload) -> Path:
     """The script of a timed run. Raises RecipeError if the script is missing."""
-    return _own(workload, workload.script) if workload.script else plain_sql_script(workload)
+    return _own(workload, workload.script) if workload.script else lua_script_for_sql(workload)
 
 
 def prepare_script(workload: Workload) -> Path | None:
@@ -35,7 +35,7 @@ def prepare_script(workload: Workload) -> Path | None:
     missing."""
     if workload.prepare_script:
         return _own(workload, workload.prepare_script)
-    return plain_sql_script(workload) if workload.prepare else None
+    return lua_script_for_sql(workload) if workload.prepare else None
 
 
 def plan_script(workload: Workload) -> Path | None:
@@ -132,7 +132,7 @@ def _run_by_sysbench(workload: Workload) -> list[Path]:
     """The scripts with which sysbench runs the workload, loads its data and checks it. Raises RecipeError if a script
     is missing.
     """
-    check = plain_sql_script(workload) if workload.check else None
+    check = lua_script_for_sql(workload) if workload.check else None
     return [script for script in (timed_run_script(workload), prepare_script(workload), check) if script]
 
 
@@ -149,7 +149,7 @@ def _own(workload: Workload, name: str) -> Path:
     return checked_within_folder(script, Path(workload.folder).parent)
 
 
-def plain_sql_script(workload: Workload) -> Path:
+def lua_script_for_sql(workload: Workload) -> Path:
     """The Lua script that executes the SQL statements in a workload's recipe: the statements of a timed run, of the
     prepare step, or of the check. Raises RecipeError if the workload's driver has no such script."""
     if script := _for_driver(workload, PLAIN_SQL):
@@ -192,7 +192,7 @@ def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntr
     settings = {name: setting for name, setting in settings.items() if setting and setting != defaults[name]}
     served = msgspec.to_builtins(builder.server) if builder.server else {}
     commands = json.dumps([settings, served])
-    shares = [_resource_share(entry, commands) for entry in entries]
+    shares = [_used_host_resources(entry, commands) for entry in entries]
     methods = [list(counted)] if any(counted) else []
     conditional = [
         [when.version, when.file, when.missing, when.compiler, parts]
@@ -212,7 +212,7 @@ def _driver_relevant_parts(server: object) -> dict[str, object]:
     return {key: server[key] for key in OF_SERVER if key in server} if isinstance(server, Mapping) else {}
 
 
-def _resource_share(entry: HostEntry, commands: str) -> list[object]:
+def _used_host_resources(entry: HostEntry, commands: str) -> list[object]:
     """The CPUs that a host gives to server and client; and the host's memory and number of parallel jobs, if
     ``commands`` use these values.
     """

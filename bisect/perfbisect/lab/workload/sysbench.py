@@ -72,7 +72,7 @@ def interval_progress(line: str, operation: str) -> tuple[float, float] | None:
 
 def run_result(ended: ProcessResult, workload: Workload) -> RunResult:
     """The result of a run. Raises ValueError, whose text is a sentence for the user, if the run failed."""
-    if wrong := failure_reason(ended.lines(), ended.status, ended.limit):
+    if wrong := failure_reason(ended.output_lines(), ended.status, ended.limit):
         raise ValueError(wrong)
     if ended.note:
         raise ValueError("sysbench printed too much")

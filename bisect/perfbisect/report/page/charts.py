@@ -152,7 +152,9 @@ PAIRED = "each line is a pair that ran at the same time; below, their ratios wit
 MARGIN = 0.1  # share of the width for the ticks of the ratios
 
 
-def pairs_figure(pairs: Sequence[tuple[float, float]], y_title: str, colours: Sequence[tuple[str, str]]) -> Figure:
+def paired_runs_figure(
+    pairs: Sequence[tuple[float, float]], y_title: str, colours: Sequence[tuple[str, str]]
+) -> Figure:
     """The figure of paired runs; ``y_title`` is the title of the axis."""
     x = f"{count(min(len(pairs), LATEST), 'pair')}, in order of time"
     legend = (*colours, ("muted", PAIRED))

@@ -26,7 +26,7 @@ from perfbisect.report.hunt_report import (
     titled_function_rows,
 )
 from perfbisect.report.page import pages
-from perfbisect.report.page.charts import pairs_figure, run_drawings, runs_figure, search_drawing
+from perfbisect.report.page.charts import paired_runs_figure, run_drawings, runs_figure, search_drawing
 from perfbisect.report.page.flame_graph import flame_graph
 from perfbisect.wording.quantities import count, divisor_and_unit, figure
 from perfbisect.wording.reasons import function_notes
@@ -106,13 +106,13 @@ def search_sections(report: HuntReport) -> Iterator[Section]:
     yield Section("The range", (figure,), "range")
 
 
-def drawn_change_sections(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator[Section]:
-    """The sections about a change; only the first change has a flame graph."""
+def page_sections_of_change(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator[Section]:
+    """The sections of the HTML page about a change; only the first change has a flame graph."""
     change, anchor = report.changes[position], f"case-{position + 1}"
     explanation, profiles = change.explanation, report.profiles if position == 0 else None
     yield from run_sections(report, change, anchor)
     if change.pairs:
-        drawing = pairs_figure(change.pairs, with_unit(report.pairs_metric), SIDES)
+        drawing = paired_runs_figure(change.pairs, with_unit(report.pairs_metric), SIDES)
         yield Section("Paired runs", (drawing,), f"{anchor}-pairs", is_subsection=True)
     between = (change.parents[0].sha, change.commit.sha) if change.parents else None
     if report.named_diff_parts:

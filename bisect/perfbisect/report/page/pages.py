@@ -24,7 +24,7 @@ from perfbisect import __version__
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.stats.release_series import SpeedLine, makes_worse, speed_lines
-from perfbisect.core.stats.watched_branch import BranchLine
+from perfbisect.core.stats.watched_branch import BranchLevels
 from perfbisect.report.document import Cell, Document, Row, Table, row
 from perfbisect.report.page import svg
 from perfbisect.report.page.svg import Scale, chart, element, line_scale_ends, percent, vertical_line
@@ -79,7 +79,7 @@ def session_table(sessions: Iterable[SessionSummary], id_cell: CellOf) -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedLine:
+class LineChart:
     """The data of a line chart of the speed of a branch or a series: ratios to the first point, oldest first. None is a
     gap in the line."""
 
@@ -110,24 +110,22 @@ class WatchedLine:
         return chart(HEIGHT, f"{label}, {len(self.steps) - worse} for the better", *parts, class_="series spark")
 
 
-def watched_lines(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
+def branch_or_series_charts(trials: Sequence[SessionState], link: str) -> list[LineChart]:
     """The line charts of a series of releases, or of a branch, from the trials of successive nights, oldest first.
     ``link`` is the address of the page of the last trial.
     """
     request = trials[-1].request
     if text := request.branch:
         nights = [trial for trial in trials if trial.request.works == request.works]
-        lines: Sequence[SpeedLine] = BranchLine.from_nights(nights).lines
+        lines: Sequence[SpeedLine] = BranchLevels.from_nights(nights).lines
     else:
         lines, text = speed_lines(trials[-1]), requested_series(trials[-1]).text
     steps = (tuple((step.after, makes_worse(step, request.metric)) for step in line.steps) for line in lines)
     pairs = zip(lines, steps, strict=True)
-    return [WatchedLine(f"{line.work}, {text}", line.ratios, of_line, link) for line, of_line in pairs]
+    return [LineChart(f"{line.work}, {text}", line.ratios, of_line, link) for line, of_line in pairs]
 
 
-def dashboard_page(
-    sessions: Iterable[SessionSummary], lines: Sequence[WatchedLine], id_cell: CellOf, now: float
-) -> str:
+def dashboard_page(sessions: Iterable[SessionSummary], charts: Sequence[LineChart], id_cell: CellOf, now: float) -> str:
     """The HTML of the start page. ``now`` is the present time in seconds since 1970."""
     every = sorted(sessions, key=lambda session: session.started, reverse=True)
     running = [session for session in every if session.state == "running"]
@@ -142,7 +140,7 @@ def dashboard_page(
         total=len(every),
         running=(session_table(running[:RUNNING], id_cell), len(running) - RUNNING),
         culprits=(culprit_table(named[:CULPRITS], id_cell), len(named) - CULPRITS),
-        lines=lines[:LINES],
+        lines=charts[:LINES],
     )
 
 
