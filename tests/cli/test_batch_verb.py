@@ -94,7 +94,7 @@ def test_batch_runs_hunts_in_parallel_and_continues_after_a_failure(file: Path, 
     assert rows(history, "select count(*) from hunts") == [(2,)]  # only the failed hunt was started again
     shown = exits(0, "show", "b1", *kept)
     assert f"Batch b1 of {file}" in shown and shown.count("found") == 2 and "failed: " in shown
-    assert f"b1: {file}, hunts 1, 2; 2 of 3 with a verdict" in exits(0, "history", *kept)
+    assert f"b1: hunts 1, 2 of {file}; 2 of 3 have a verdict" in exits(0, "history", *kept)
 
 
 def test_batch_file_mistakes_are_reported_before_any_hunt_starts(file: Path, tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_batch_views_name_hunts_by_their_options_and_show_their_state(history: H
     lines = batch_lines(batch, history, 100)
     assert lines[0] == "Batch b1 of /batch.toml"
     assert [line.split()[-1] for line in lines[2:]] == ["broke", "waiting"]
-    assert batch_line(batch) == "b1: /batch.toml; 0 of 2 with a verdict"
+    assert batch_line(batch) == "b1: no hunt of /batch.toml; 0 of 2 have a verdict"
     task.stage, task.hosts = Stage.RUNNING, ("h0",)
     assert state_text(task, history) == "starting on h0"
     task.hunt = sample_hunt.begin(history)

@@ -334,7 +334,7 @@ def test_dry_run_lists_the_hunts_that_would_begin(commits: list[str], monkeypatc
     assert result == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidates\n"
     alone = exits(0, "compare", "v1", "v3", "v3@lto", *HUNTED, "--hunt", "--dry-run")
     assert (
-        "hunts, v3@lto and other builds: none: no other build is a revision with the same variant and configuration."
+        "hunts, v3@lto and other builds: none: a hunt needs two revisions with the same variant and configuration, and no other build has these."
         in alone
     )
     monkeypatch.setattr("perfbisect.hunt.drop_hunts.run_drop_hunts", Mock(side_effect=Interrupted("")))

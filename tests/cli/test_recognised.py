@@ -166,7 +166,7 @@ def test_hunts_of_two_workloads_of_a_recipe_share_builds(script: Callable[[str],
     ]
     assert len(re.findall(f"The culprit is {ends[1][:10]}", output)) == 2
     suite.write_text(suite.read_text().replace("one.only", "one.rate = '(.)'\none.only"))
-    assert "only` has no effect: the output of this workload is not read as the output" in exits(
+    assert "only` has no effect, because the workload already defines the measured number" in exits(
         3, "run", *ends, *SCRIPT
     )
 
@@ -183,7 +183,7 @@ def test_unrecognised_output_is_measured_by_its_duration(git: Repo, count: Path)
         3, "compare", *ends, *QUICK, *few, "--only", "x"
     )
     assert "--only has no effect" in exits(3, "compare", *ends, *QUICK, "--only", "x", "--metric", "latency")
-    assert "`only` has no effect: the output of this workload is not read as the output" in exits(
+    assert "`only` has no effect, because the workload already defines the measured number" in exits(
         3, "run", *ends, *QUICK, "--only", "x", "--rate", "(.)"
     )
     assert "--only needs a command" in exits(3, "run", *ends, "--only", "x")

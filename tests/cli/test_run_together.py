@@ -86,7 +86,7 @@ def test_commit_is_built_once_and_each_workload_has_its_culprit(script: Script, 
         assert [each.name for each in plan.works] == ["two"]
         assert {each.name for each in plan.measured} == {"one", "two"}, "builds are trained as in the hunt"
     for said, words in (
-        ("b1: one command, hunts 1, 2; 2 of 2 with a verdict", ["history"]),
+        ("b1: hunts 1, 2 of one command; 2 of 2 have a verdict", ["history"]),
         ("Batch b1 of hunts that share all builds", ["show", "b1"]),
         ("together  with hunt 2 (b1)", ["show", "1"]),
         ('"together": "with hunt 1 (b1)', ["show", "2", "--json"]),

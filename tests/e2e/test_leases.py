@@ -294,7 +294,7 @@ def test_jobs_of_a_batch_wait_are_cancelled_and_continue(slurm: Slurm, team: str
     there = exits(0, "query", "select hunt_id, culprit from culprits", "--csv", "--from", team).splitlines()[1:]
     assert there == [f"here:1,{hunt.culprit}", f"here:2,{hunt.culprit}"]
     assert "1 hunt submitted; 2 not submitted again" in submitted('"--hold"')
-    assert "2 of 3 with a verdict" in exits(0, "history", *kept)
+    assert "2 of 3 have a verdict" in exits(0, "history", *kept)
     exits(0, "batch", "b1", "--cancel", *kept)
 
 

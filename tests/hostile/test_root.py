@@ -123,7 +123,7 @@ def test_modes_of_a_shared_root_and_of_link_targets_stay(tmp_path: Path, kept: i
     assert [mode(folder) for folder in (root, root / "jobs", tmp_path / "mine")] == [kept, kept, 0o755]
 
 
-STRANGERS_FILES = "contains files of others"
+STRANGERS_FILES = "contains files that perfbisect did not write"
 REPOSITORY = "is a git repository, or inside a .git folder"
 NO_FOLDER = "cannot be created"
 INSIDE = "is inside another root folder, .*/one,"

@@ -134,13 +134,13 @@ def test_batches_are_copied_with_their_hunts_and_not_begun(tmp_path: Path) -> No
                 update_batch_hunt(opened, batch, place, hunt_id=hunt)
                 enter_batch_hunt_status(opened, batch, place, 0)
     assert exporting(hers, file, "b1")[:2] == (0, f"{file}: 2 hunts\n")
-    assert "b1: /nightly.toml, hunts 1, 2; 2 of 2 with a verdict" in bisect("history", "--history", file)[1]
+    assert "b1: hunts 1, 2 of /nightly.toml; 2 of 2 have a verdict" in bisect("history", "--history", file)[1]
     for _ in range(2):
         importing(file, ours)
         importing(hers, ours, "--from", "two")
         listed = bisect("history", "--history", ours)[1]
         assert (
-            "\nb1: /nightly.toml, hunts 2, 3; 2 of 2 with a verdict\nb2: one command, hunts 4, 5; 2 of 2 with" in listed
+            "\nb1: hunts 2, 3 of /nightly.toml; 2 of 2 have a verdict\nb2: hunts 4, 5 of one command; 2 of 2 have" in listed
         )
         assert "\nb3" not in listed
     assert bisect("show", "b1", "--history", ours)[1].count("engine update-index 1.0..1.1") == 2

@@ -124,7 +124,7 @@ _WRONG = {  # reason that _CLAIM prints → the rest of the error's sentence, an
     "user": ("begins with the name of a user that does not exist on the host", ""),
     "inside": ("is inside another root folder, {about}, whose files perfbisect may remove", ""),
     "foreign": (
-        "contains files of others: {about}; hunts and `bisect gc` could remove these files",
+        "contains files that perfbisect did not write ({about}), and hunts and `bisect gc` could remove these files",
         " Or, if you do not need these files, allow perfbisect to use the folder: bisect doctor {host} --adopt",
     ),
     "shared": (

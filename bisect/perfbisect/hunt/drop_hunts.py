@@ -113,7 +113,7 @@ def candidate_counts_between(settings: Settings, subjects: Sequence[TrialBuild])
     paired = {build for line in huntable_builds_by_variant(subjects) if len(line) > 1 for build in line}
     for number, build in enumerate(subjects):
         if number not in paired:
-            reason = "no other build is a revision with the same variant and configuration."
+            reason = "a hunt needs two revisions with the same variant and configuration, and no other build has these."
             candidates[printable(f"{build.name} and other builds")] = reason
     return candidates
 

@@ -125,7 +125,7 @@ def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]
     with connect(load_host(settings.host, settings.hosts_path)) as host:
         yield f"# {forecast_line(path, hunts, span, host)}"
     bad = commands_for_commit(settings, recipes, settings.bad_commit)
-    yield f"# bad: {settings.bad}, {settings.bad_commit}"
+    yield " ".join(dict.fromkeys(("# bad:", settings.bad, settings.bad_commit)))
     yield from script_lines(bad)
     good = [group for group in commands_for_commit(settings, recipes, settings.good_commit) if group not in bad]
     yield ""

@@ -208,7 +208,7 @@ def _crate_benchmarks(tree: SourceTree, folder: str, crate: str, table: dict[str
         if is_benchmark_name(name) or name == tree.measured_program:
             measured = MeasuredCommand(name, [f"{{prefix}}/bin/{name}"])
             build, top = {"targets": [*of_crate, f"--bin={name}"]}, {"programs": [f"bin/{name}"]}
-            yield Benchmark(f"{name}, which is installed", measured, build, top)
+            yield Benchmark(f"{name}, which is already installed on this machine", measured, build, top)
     criterion = "criterion" in str(table.get("dev-dependencies", ""))
     for name in _cargo_targets(tree, table, "bench", _joined_path(folder, "benches")):
         arguments, cost = CRITERION if criterion else (["--bench"], "")

@@ -291,7 +291,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 _O2 = "-O2 -fno-omit-frame-pointer"
 _VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
-    "o2nofp": ("optimised, with frame pointers", {"cflags": _O2}),
+    "o2nofp": (f"{_O2} (frame pointers are kept, so that perf sees callers)", {"cflags": _O2}),
     # The speed of a hot loop may depend on its start address. (Clang does not have -falign-jumps, and only warns.)
     "o2nofp-aligned": (
         "as o2nofp, with functions, loops and jumps aligned",

@@ -211,7 +211,7 @@ def check_command_workload(workload: Workload, location: Location) -> None:
         problem = "is not allowed beside `format`, which already defines this value."
         raise location.at(both[0]).mistake(problem, "Remove `format`, or remove the patterns.")
     if workload.only and not workload.has_unspecified_result:
-        text = "has no effect: the output of this workload is not read as the output of a known benchmark."
+        text = "has no effect, because the workload already defines the measured number, for example by `rate`."
         raise location.at("only").mistake(text, "Remove `only`.")
     if reserved := COMMAND_PLACEHOLDERS & workload.args.keys():
         raise location.at("args").mistake(

@@ -121,7 +121,7 @@ def level_table(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
 def step_table(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
     """The table of steps, with a row for each step."""
     rows = [Row((*step_cells(trial, step), Cell(line.work))) for line in lines for step in line.steps]
-    head = ("after", "since", "within (95 %)", "ratio (95 %)")
+    head = ("last before", "first after", "step within (95 %)", "ratio (95 %)")
     plain = ("after", "since", "not before", "not after", "ratio", "low", "high", "real", "workload")
     return Table((*head, "workload"), tuple(rows), head, ("Steps",), numbers_first=True, csv_head=plain)
 
@@ -220,7 +220,7 @@ def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
             rows.append(tuple(map(printable, cells)))
             hunts.append(f"    {shell_words(entry.hunt_argv(step))}")
     if rows:
-        columns = ("after", "since", "within (95 %)", "ratio (95 %)", "", "false alarm", "series")
+        columns = ("last before", "first after", "step within (95 %)", "ratio (95 %)", "", "false alarm", "series")
         head, *table_lines = table(columns, rows, right=("false alarm",))
         yield from ["", head]
         for line, hunt in zip(table_lines, hunts, strict=True):

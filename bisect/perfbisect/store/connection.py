@@ -293,7 +293,7 @@ def damage_explained(history_name: str, damaged_item: str) -> Iterator[None]:
     except Exception as failure:  # no list of errors is complete: a damaged row can have any value
         raise EnvironmentFailure(
             f"The history {history_name} is damaged: {damaged_item} cannot be read ({type(failure).__name__}: {failure}).",
-            "All other sessions can be read and exported. Restore the row from a copy of the history.",
+            "Other sessions of that history are not affected. To repair it, replace it with a copy that was made earlier.",
         ) from failure
 
 

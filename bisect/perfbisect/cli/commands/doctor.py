@@ -43,7 +43,7 @@ SERIOUS = (Severity.REFUSED, Severity.WARNING)  # levels of findings that --all 
 )
 @click.option(
     "--adopt", is_flag=True,
-    help="Use the root folder although it contains other files. Hunts and `bisect gc` may then remove these files.",
+    help="Use perfbisect's root folder on HOST although it contains other files. Hunts and `bisect gc` may then remove these files.",
 )  # fmt: skip
 @click.option(
     "--all",

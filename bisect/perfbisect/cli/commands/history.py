@@ -127,9 +127,9 @@ def batch_line(batch: "Batch") -> str:
 
     begun = sorted(hunt.hunt for hunt in batch.hunts if hunt.hunt is not None)  # hunts of a batch begin in any order
     ended = sum(hunt.status in VERDICTS for hunt in batch.hunts)
-    hunts = f", hunts {', '.join(map(str, begun))}" if begun else ""
+    hunts = f"hunts {', '.join(map(str, begun))}" if begun else "no hunt"
     source = printable(batch.file) if batch.file else "one command"
-    return f"{batch.name}: {source}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
+    return f"{batch.name}: {hunts} of {source}; {ended} of {len(batch.hunts)} have a verdict"
 
 
 @options_command(parent=history)

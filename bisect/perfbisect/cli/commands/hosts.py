@@ -41,7 +41,7 @@ LEASED = ":"  # in the name of a leased host
 )
 @click.option(
     "--like", metavar="ID", type=SessionIdParam("n"),
-    help="With --check: measure the build and the workload of A/A test n4, or good in hunt 12, in this and later checks. Default: as in the last check.",
+    help="With --check: session whose build and workload this check and later checks measure: an A/A test, such as n4, or a hunt, such as 12 (its good end). Default: as in the last check.",
 )  # fmt: skip
 @click.option(
     "--accept",

@@ -171,7 +171,7 @@ def _choose_benchmark(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmar
     names = [benchmark.workload.name for benchmark in benchmarks]
     if name not in ("", *names):
         raise UsageError(
-            f"There is no benchmark {name!r} in both good and bad.", f"Common benchmarks: {', '.join(names)}."
+            f"Benchmark {name!r} is missing in good, in bad, or in both.", f"Benchmarks that good and bad have: {', '.join(names)}."
         )
     if not name and len(names) > 1 and sys.stdin and sys.stdin.isatty() and sys.stdout.isatty():
         say("\n".join(f"  {number:10}  {printable(benchmark.what)}" for number, benchmark in enumerate(benchmarks, 1)))

@@ -175,7 +175,7 @@ def write_all_pages(history: History, folder: Path, path: Path | None, hunts: Co
         try:
             page = session_page_html(history, session.id, path, index="index.html")
         except PerfBisectError as trouble:
-            note(f"The page of session {session.id} was not written: {trouble}")
+            note(f"Session {session.id} has no page, because it cannot be read; all other pages are written. {trouble}")
             continue
         cells[session.id] = Cell(str(session.id), link=page_name(session.id))
         write_and_print_path(folder / page_name(session.id), page, quiet=True)

@@ -332,7 +332,7 @@ def levels_of_chosen_series(given: CommandOptions) -> "list[ImportedLine]":
     if not ordered:
         note(printable(f"The rows of {given.file} are not sorted by time. perfbisect sorts them."))
     if pooled := sum(len(readings) - 1 for series in usable for readings in series.values.values()):
-        note(f"{pooled:,} values are repetitions of a commit. The median of each commit is used.")
+        note(f"{pooled:,} values are for a commit that already has a value. For such a commit, the median of its values is used.")
     series_lines = []
     for series in usable:
         logarithms = [math.log(value) for value in series.medians_of_commits]

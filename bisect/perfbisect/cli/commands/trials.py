@@ -358,7 +358,7 @@ def narrow(given: CommandOptions) -> int:
       bisect report 13                  write the page of the result, with the part marked in the diff
 
     \b
-    If a state does not build, parts are added in another sequence: build files and headers first, then
+    If the source with some parts of the diff does not build, parts are added in another sequence: build files and headers first, then
     definitions before uses. The search has its own number in `bisect history`, which `bisect resume`,
     `show`, `watch` and `report` accept. If a hunt or a batch has several culprits, there is a search of
     up to --max-time for each culprit. Your clone is only read.

@@ -179,6 +179,7 @@ def replay(given: CommandOptions) -> int:
         note(
             f"Hunt {number} ran {together}. The replay counts hunt {number} alone, so it can reach a limit of time, builds or runs at another point."
         )
+    said = ""
     for runs, decision in recompute_decisions(problem, events, began, shares_builds=bool(together)):
         order, culprit = decision.order, decision.belief.culprit
         if not isinstance(order, Measure):
@@ -194,8 +195,9 @@ def replay(given: CommandOptions) -> int:
         alike = int((culprit > 0.99 * culprit[leader]).sum())
         first = f"most probable: {candidates[leader][:10]}" if alike == 1 else f"most probable: {alike} commits, each"
         leads = f"{first} with {chance(float(culprit[leader]))}"
-        say(
-            f"after {count(runs, 'run'):>8}: {'comparison of good and bad' if order.purpose is Purpose.ENDS else leads}"
-        )
+        line = f"after {count(runs, 'run'):>8}: {'comparison of good and bad' if order.purpose is Purpose.ENDS else leads}"
+        if line != said:  # a further choice before the next run
+            say(line)
+        said = line
     say("The stored runs end here. With these settings, the hunt would need further runs.")
     return UNDECIDED

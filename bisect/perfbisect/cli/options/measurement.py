@@ -86,7 +86,7 @@ command_options = adding_options(
     click.option(
         "--only", default="", metavar="NAME", help="Result to measure, if the benchmark prints several results; or a pattern of their names: '*/64'."
     ),
-    click.option("--unit", default="", metavar="UNIT", help="Unit of the number. Default: the unit in PATTERN."),
+    click.option("--unit", default="", metavar="UNIT", help="Unit of the number that --rate or --cost finds. Default: the unit in its pattern."),
     click.option(
         "--operations", default="", metavar="PATTERN", help="Pattern that finds the number of operations in the output. Default: a run is one operation."
     ),
@@ -114,8 +114,8 @@ what_options = adding_options(
     ),
     click.option(
         "--metric", default="", metavar="NAME", shell_complete=metric_names,
-        help="qps, p95, cpu/o, instructions/o, … (/o: per operation). Default: the metric of the workload. If good and"
-        " bad do not differ in this metric, `bisect run` uses instructions/o.",
+        help="qps, p95, cpu/o, instructions/o, … (/o: per operation). Default: the metric of the workload. `bisect run`"
+        " hunts instructions/o if good and bad differ only in that.",
     ),
 )  # fmt: skip
 how_options = adding_options(

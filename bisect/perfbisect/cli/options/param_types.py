@@ -252,7 +252,7 @@ class SessionIdParam(click.ParamType[int | str]):
         if not match and (number := _latest_hunt_named(text, ctx)):
             return number
         if not match or match[1] not in ("", *self.kinds):
-            reason = f"is the id of {KINDS[match[1]][1]}" if match else "is neither an id nor the name of a hunt"
+            reason = f"is the id of {KINDS[match[1]][1]}" if match else "is not an id in this history, nor the name of a hunt (`bisect history` lists ids)"
             if SESSION.fullmatch(text):
                 reason = "is an id of a central history, but this command works only on your own history"
             examples = [" for ".join(KINDS[kind]) for kind in ("", *self.kinds)] + [

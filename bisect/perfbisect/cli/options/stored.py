@@ -47,7 +47,7 @@ def central_address(_ctx: click.Context, _param: click.Parameter, value: str | N
 from_option = click.option(
     "--from", "central", metavar="URL", is_eager=True,  # eager: is read before the ids of hunts
     callback=central_address,
-    help="Read the central history of a team: postgresql://HOST/DATABASE, or `central` for the address in config.toml. Ids of its hunts are ORIGIN:NUMBER; ORIGIN is the name of a member's history.",
+    help="Read the central history of a team: postgresql://HOST/DATABASE, or `central` for the address in config.toml. Ids of its hunts are ORIGIN:NUMBER; ORIGIN is the name of the history from which the hunt was copied.",
 )  # fmt: skip
 
 
