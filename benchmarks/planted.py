@@ -95,7 +95,7 @@ class Planted(Scenario):
         """Descendants of the commit that breaks the build, without those of the commit that fixes it."""
         if not self.broken:
             return set()
-        line, below = first_parent_line(self.graph)[1:], ancestry_of(self.graph).ancestors(culprit)
+        line, below = first_parent_line(self.graph)[1:], ancestry_of(self.graph).with_ancestors(culprit)
         breaks = max((v for v in line if below[v] and v <= culprit - self.broken // 2), default=line[0])
         fixed_by = next((v for v in line if v >= breaks + self.broken and not below[v]), self.graph.size - 1)
         return self._from(breaks) - self._from(fixed_by)

@@ -19,7 +19,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.observations import Reading
-from perfbisect.core.inference.relative_speed import candidate_ratios, split_by_measurement_kind
+from perfbisect.core.inference.relative_speed import ratios_of_candidates_to_good, split_by_measurement_kind
 from perfbisect.simulate.host_model import HostModel, HostSpeed
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.scenario import Scenario
@@ -79,7 +79,7 @@ def rows(world: Scenario, seed: int) -> Iterator[Row]:
     drawn = world.world(seed)
     bad, speed = drawn.graph.size - 1, HostSpeed(world.habits, seed, 0)
     seen = simulate_hunt(drawn, Policy(layouts=seed % 4 == 0, max_runs=300), most_orders=300).observations
-    shown = candidate_ratios(seen, bad)
+    shown = ratios_of_candidates_to_good(seen, bad)
     sorts = [[one for one in alike if isinstance(one, Reading)] for _, alike in split_by_measurement_kind(seen)]
     for candidate in sorted({each.candidate for alike in sorts for each in alike} - {0}):
         # the last sort that has both is shown

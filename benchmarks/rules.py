@@ -89,7 +89,7 @@ def halve(world: World, is_slow: Callable[[int], bool | None]) -> Verdict:
         if slow is None:
             skipped.add(tested)
         else:
-            left &= reach.ancestors(tested) if slow else ~reach.ancestors(tested)
+            left &= reach.with_ancestors(tested) if slow else ~reach.with_ancestors(tested)
     return blame(int(np.flatnonzero(left)[0]))
 
 
@@ -139,7 +139,7 @@ def _in_rounds(world: World, policy: Policy, repeats: int, build_hosts: int) -> 
         while (tested := _most_even(reach, left, waiting)) is not None:
             waiting.remove(tested)
             if values := timed(world, tested, repeats):
-                below = reach.ancestors(tested)
+                below = reach.with_ancestors(tested)
                 left &= below if median(values) < limit else ~below
     return blame(int(np.flatnonzero(left)[0]))
 
@@ -165,7 +165,7 @@ def _build(world: World, candidates: list[int], build_hosts: int) -> list[int]:
 
 def _most_even(reach: Ancestry, left: NDArray[np.bool_], among: list[int]) -> int | None:
     """The one that halves best what is left; None if none cuts it."""
-    below = {v: int((left & reach.ancestors(v)).sum()) for v in among}
+    below = {v: int((left & reach.with_ancestors(v)).sum()) for v in among}
     size = int(left.sum())
     cutting = [v for v in among if 0 < below[v] < size]
     return max(cutting, key=lambda v: min(below[v], size - below[v]), default=None)

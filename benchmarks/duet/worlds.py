@@ -137,7 +137,7 @@ def moved(graph: Graph, by: int, culprits: Collection[int]) -> dict[int, float]:
     """What the builds with the commit ``by`` lose by the place of their code, as they are linked; it costs the same time in all."""
     lost = {}
     for build in range(graph.size):
-        with_it = ancestry_of(graph).ancestors(build)
+        with_it = ancestry_of(graph).with_ancestors(build)
         work = 1 + WORKED * any(with_it[each] for each in culprits)
         if with_it[by]:
             lost[build] = -math.log((work + MOVED) / work)

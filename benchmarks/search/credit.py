@@ -24,4 +24,4 @@ def along_the_trunk(rule: SearchRule) -> SearchRule:
 
 def brought_in(reach: Ancestry, line: Sequence[int], culprit: int) -> int:
     """The first commit of ``line`` that contains ``culprit``."""
-    return line[bisect_left(line, True, key=lambda v: bool(reach.ancestors(v)[culprit]))]
+    return line[bisect_left(line, True, key=lambda v: bool(reach.with_ancestors(v)[culprit]))]

@@ -78,7 +78,7 @@ def as_perfbisect_error(error: "PerfBisectError | OSError") -> PerfBisectError:
     reason = error.strerror or str(error)
     if isinstance(error, FileNotFoundError) and error.filename is None:  # only getcwd's error has no file
         return EnvironmentFailure("The current folder does not exist any more.", "Change to another folder: cd")
-    return EnvironmentFailure(reason if error.filename is None else f"{error.filename}: {reason}")
+    return EnvironmentFailure(reason if error.filename is None else f"{error.filename} cannot be used: {reason}")
 
 
 class StdoutClosed(PerfBisectError):

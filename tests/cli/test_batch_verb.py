@@ -119,7 +119,7 @@ def test_batch_file_mistakes_are_reported_before_any_hunt_starts(file: Path, tmp
 
 def test_batch_dry_run_prints_the_commands(file: Path, tmp_path: Path) -> None:
     _, out, _ = run("batch", str(file), "--dry-run", "--history", str(tmp_path / "h.db"))
-    begin = "a or b: bisect run --builder=script --workload="
+    begin = "on a or b: bisect run --builder=script --workload="
     assert [line.startswith(begin) for line in out.splitlines()] == [True] * 3
     assert "--max-runs=40" in out.splitlines()[2] and "--no-explain" in out.splitlines()[2]
     assert not (tmp_path / "h.db").exists()

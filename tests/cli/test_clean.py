@@ -74,7 +74,7 @@ def test_gc_removes_the_oldest_and_a_dry_run_only_lists(root: Path, tmp_path: Pa
     with hold_lock(connect(load_host("local")), "a hunt of another session"):
         said = exits(0, *ALL, "--dry-run")
         assert "a hunt of another session" in exits(4, *ALL)
-    assert "4.0 MB would be freed" in said and "1 in jobs" in said
+    assert "4.0 MB would be freed" in said and "jobs/ (1 item)" in said
     assert listed()[0] == KEYS[0]
     typo = tmp_path / "typo.db"
     assert "typo.db" in exits(3, *ALL, "--history", str(typo)) and not typo.exists()

@@ -160,7 +160,7 @@ def test_build_system_is_printed_at_the_start(verb: str, git: Repo, monkeypatch:
     monkeypatch.setattr("perfbisect.hunt.session.begin", stop)
     ends = ["HEAD"] if verb == "nightly" else ["HEAD~1", "HEAD"]
     said = exits(3, verb, *ends, "--repo", str(git.path), "--run", "true")
-    assert "Built with make: make, and make install if the Makefile has it\n" in said
+    assert "Built with make: make, then make install if the Makefile has this target\n" in said
 
 
 # Builds and runs that fail.
@@ -183,7 +183,7 @@ def test_failed_build_and_failed_run_are_printed_and_stored(script: Script, tmp_
     broken, base = script("does not build"), script("echo rate 100")
     other = script(FAILS_LATER.replace("COUNT", str(tmp_path / "count")))
     status, out, err = run("compare", base, broken, other, *HOW, "--workload", "all", "--visits", "2")
-    reason = f"{other} fails in two: the command ended with status 7"
+    reason = f"{other} fails in workload two: the command ended with status 7"
     assert status == 2, err
     assert f"{broken} is omitted: " in err and f"{broken} was not measured: " in out
     assert reason in err and reason in out and "  50.0 rate" in err
@@ -203,7 +203,7 @@ def test_comparison_without_runs_says_why_and_can_be_repeated(script: Script, tm
     builds = [script(f"[ -e {fixed} ] || exit 3; echo rate 200"), script("echo rate 100")]
     for number in (1, 2):
         err = exits(4, "compare", *builds, "--visits", "2", *HOW)
-        assert f"Nothing was measured: {builds[0]} fails in one: the command ended with status 3" in err
+        assert f"Nothing was measured: {builds[0]} fails in workload one: the command ended with status 3" in err
         assert "continuing" not in err and f"To continue: bisect resume c{number}" in err
         name, state, failure = listed()[-1]
         assert (name, state, failure[:20]) == (f"c{number}", "failed", "Nothing was measured")
@@ -216,7 +216,7 @@ def test_comparison_without_runs_says_why_and_can_be_repeated(script: Script, tm
 def test_failed_noise_trial_is_stored_with_its_reason(script: Script, tmp_path: Path, whole: int) -> None:
     count = tmp_path / "count"
     build = script(f"echo again >>{count}; [ $(wc -l <{count}) -le {whole} ] || exit 7; echo rate $(wc -l <{count})")
-    reason = f"{build} fails in one: the command ended with status 7"
+    reason = f"{build} fails in workload one: the command ended with status 7"
     said = exits(4, "noise", "--rev", build, "--visits", "6", *HOW)
     assert reason in said and (whole or f"Nothing was measured: {reason}" in said)
     [entry] = json.loads(exits(0, "history", "--json"))
@@ -233,9 +233,9 @@ def test_dry_run_of_a_series_of_releases_lists_builds_and_time(demo: Demo) -> No
     series = ["--each-release", "1.0.1..1.0.10", "-w", "update-index", "--visits", "3"]
     first, *others = printed(*compare(demo, *series, "--dry-run")).splitlines()
     assert first.startswith("10 builds: 1.0.1, 1.0.2, 1.0.3, ")
-    assert "left out: 1.0.3-rc1, a pre-release" in others
-    assert "left out: 1.0.2.1, 1.0.10 does not contain it" in others
-    assert "3 rounds of 10 visits; 1 run in each visit" in others
+    assert "left out: 1.0.3-rc1 (a pre-release)" in others
+    assert "left out: 1.0.2.1 (1.0.10 does not contain it)" in others
+    assert "3 rounds of 10 visits; a visit: 1 run of one build in one workload" in others
     assert any("11 s a round" in line and "33 s" in line for line in others)
     assert "no hunts yet" in exits(3, "history"), "nothing is measured"
 
@@ -327,14 +327,17 @@ def compared(commits: Mapping[str, str], rates: Mapping[str, Sequence[float]], r
 def test_dry_run_lists_the_hunts_that_would_begin(commits: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C in a hunt, `compare` prints the command that continues."""
     before = exits(0, "compare", "v1", "v3", *HUNTED, "--hunt", "--dry-run")
-    assert "\nhunts, v1 to v3: 6 candidates\n" in before
+    assert "\nhunts for drops, v1 to v3: 6 candidate commits\n" in before
     assert "unknown, because the command decides when it ends; each visit also needs a copy of the data" in before
     compared({"v1": commits[0], "v3": commits[6]}, {"one": (10_000, 6_400), "two": (10_000, 8_000)})
     result = exits(0, "compare", "c1", "--hunt", "--dry-run")
-    assert result == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidates\n"
+    assert (
+        result
+        == "Drops to hunt in one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidate commits\n"
+    )
     alone = exits(0, "compare", "v1", "v3", "v3@lto", *HUNTED, "--hunt", "--dry-run")
     assert (
-        "hunts, v3@lto and other builds: none: a hunt needs two revisions with the same variant and configuration, and no other build has these."
+        "hunts for drops, v3@lto and other builds: none: a hunt needs two revisions with the same variant and configuration, and no other build has these."
         in alone
     )
     monkeypatch.setattr("perfbisect.hunt.drop_hunts.run_drop_hunts", Mock(side_effect=Interrupted("")))
@@ -351,6 +354,6 @@ def test_no_hunt_begins_without_a_drop(commits: list[str]) -> None:
         assert [len(huntable_drops(None, history.read_trial(number))) for number in at] == [1, 0, 0, 0]
     status, out, err = run("compare", "c3", "--hunt", "--json")
     assert (status, json.loads(out)["hunts"]) == (0, [])
-    assert "Comparison c3 has no real drop of at least --min-effect" in err
+    assert "Comparison c3 has no drop that is significant and at least --min-effect" in err
     said = exits(0, "compare", "c4", "--hunt", "--dry-run")
-    assert "so no hunt would begin. A drop can be real only with 2 rounds or more: --visits 2" in said
+    assert "so no hunt would begin. A drop can be significant only with 2 rounds or more: --visits 2" in said

@@ -20,7 +20,8 @@ def test_uncreatable_folder_is_an_error(
 ) -> None:
     """The folder of a demo, and the cache folder."""
     Path("file").touch()
-    assert exits(4, "demo", "--folder", f"{tmp_path}/file/demo") == f"Error: {tmp_path}/file/demo: Not a directory\n"
+    unusable = f"Error: {tmp_path}/file/demo cannot be used: Not a directory\n"
+    assert exits(4, "demo", "--folder", f"{tmp_path}/file/demo") == unusable
     commit, recipe = script("echo rate 100"), Path("builders/script/builder.toml")
     recipe.write_text(f'repository = "file://{tmp_path}/repo"\n{recipe.read_text()}')
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -34,9 +35,10 @@ def test_pattern_without_match_or_with_constant_number_is_reported(script: Calla
     good, bad = (script(f"echo begin; echo rate 7; : {number}") for number in range(2))
     how = ["run", good, bad, "--repo", "repo", "--run", "sh run.sh", "--plain", "--rate"]
     errors = exits(3, *how, "tps: ([0-9]+)")
-    assert f"because the bad end, {bad[:10]}, has no result: the output has no metric" in errors
+    assert f"because the bad revision, {bad[:10]}, has no result: the output has no metric" in errors
     assert (
-        "The last lines of the output are:\nbegin\nrate 7\nRun the command again with a pattern that matches." in errors
+        "The last lines of the output are:\n  begin\n  rate 7\nRun the command again with a pattern that matches."
+        in errors
     )
     assert "resume" not in errors
     _, output, _ = run(*how, "rate ([0-9]+)", "--metric", "rate", "--max-runs", "6", "--no-explain")

@@ -105,7 +105,10 @@ def test_init_explains_why_it_cannot_propose_recipes(repo: Repo, seal: Path, tmp
     repo("tag", "-d", "v1.9", "v1.10")
     two_releases(repo, {"Makefile": "all:\n"})
     errors = exits(3, "init", "--name", "kv")
-    assert "No benchmark was found that both 1.9 and 1.10 have (built by make). Looked for: programs and tar" in errors
+    assert (
+        "No benchmark was found that 1.9 and 1.10 have in common (build system: make). Looked for: programs and tar"
+        in errors
+    )
     assert "bisect run v1.9 v1.10 --run 'PROGRAM ARGUMENTS'" in errors
     assert not [*seal.rglob("*.toml")]
 

@@ -143,7 +143,7 @@ def test_host_slower_in_two_checks_is_unfit_until_the_level_is_accepted(fleet: F
     first = printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
     assert re.search(r"^a +local +20\S+ +– +0\.00 % +▄ +new baseline$", first, re.MULTILINE)
     again = run("hosts", "--check", "a", *fleet.kept)
-    assert again.status == 0 and "Host a was checked within 20 hours, so it is not checked again." in again.err
+    assert again.status == 0 and "Host a was checked in the last 20 hours, so it is not checked now." in again.err
     assert rows(fleet.path, CHECKS) == [("a",)], "no check is due within a day"
     for level in (1, 1, 1, 0.9):
         fleet.repeat(level)
@@ -187,9 +187,9 @@ def test_wrong_options_of_hosts_are_refused(fleet: Fleet) -> None:
     for words, status, said in (
         (["--check"], 3, "No host was checked before"),
         (["--like", "n1"], 3, "--like works only with --check"),
-        (["--accept"], 3, "--accept NAME"),
+        (["--accept"], 3, "--accept needs the name of a host"),
         (["--accept", "a"], 3, "a is not unfit, so --accept has no effect."),
-        (["--check", "a", "--like", "n9"], 3, "There is no n9"),
+        (["--check", "a", "--like", "n9"], 3, "There is no A/A test n9"),
         (["--check", "--accept", "a"], 3, "Give only one of"),
         (["--check", "c", "--like", "n1"], 4, "Host c is not checked: There is no host 'c'"),
         (["--check", "a"], 4, "No host was checked before"),

@@ -84,7 +84,7 @@ def test_same_command_continues_an_interrupted_night(script: Commit, keep: list[
     ended = bisect_until([*words, *keep], "ran ", signal.SIGINT)
     assert ended.returncode == 130 and "repeat this command" in ended.stderr
     assert not notices()
-    assert "the next night runs it again" in exits(0, *words, "--notify", "false")
+    assert "the next nightly run repeats the command" in exits(0, *words, "--notify", "false")
     exits(0, *words, *keep)
     exits(0, *words, *keep)
     [got] = notices()
@@ -108,7 +108,7 @@ def test_next_start_completes_an_interrupted_explanation(script: Commit, keep: l
     culprit = script(at(6000, 1))
     ended = bisect_until(words, "counters: ", signal.SIGINT)
     assert ended.returncode == 130 and "repeat this command" in ended.stderr
-    assert re.search(r"one, \w{10} to \w{10}: ×0\.\d+ \(.*\) in all rounds, so it is hunted\.", ended.stderr)
+    assert re.search(r"one, \w{10} to \w{10}: rate is ×0\.\d+ \(.*\) in all rounds, so a hunt begins\.", ended.stderr)
     assert not notices() and not [*Path("pages").glob("hunt-*")]
     cut, _ = asked(REASONS), exits(0, *words)
     complete = asked(REASONS)

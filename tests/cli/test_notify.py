@@ -67,7 +67,7 @@ def test_verdicts_of_hunts_and_proofs_are_sent(ends: tuple[str, str], stored: St
 def test_failure_of_a_hunt_is_sent(script: Callable[[str], str], keeps: Callable[[], Any]) -> None:
     exits(4, "run", script("echo rate 100"), script("exit 7"), *RUN, "--notify", "./keep 'two words'")
     got = keeps()
-    assert got["state"] == "failed" and "the bad end" in got["text"]
+    assert got["state"] == "failed" and "the bad revision" in got["text"]
 
 
 def test_configured_command_is_notified_of_comparison_and_noise_trial(

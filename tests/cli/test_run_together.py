@@ -88,7 +88,7 @@ def test_commit_is_built_once_and_each_workload_has_its_culprit(script: Script, 
     for said, words in (
         ("b1: hunts 1, 2 of one command; 2 of 2 have a verdict", ["history"]),
         ("Batch b1 of hunts that share all builds", ["show", "b1"]),
-        ("together  with hunt 2 (b1)", ["show", "1"]),
+        ("together  with hunt 2 (batch b1)", ["show", "1"]),
         ('"together": "with hunt 1 (b1)', ["show", "2", "--json"]),
         ("- together: with hunt 1", ["show", "2", "--markdown"]),
         (f"found {commits[2][:10]}", ["show", "b1"]),
@@ -123,7 +123,7 @@ def test_failed_hunt_stops_no_hunt(script: Script, seal: Path, tmp_path: Path, m
     commits = line_of(script, 8, one=5, two=2, last=f"[ -e {fixed} ] || exit 7")
     said = exits(4, "run", commits[0], commits[-1], *HUNT, "--plain")
     assert statuses() == [(4, "nothing can be compared,")] * 2
-    assert "Hunt 2 failed: nothing can be compared, because the bad end" in said
+    assert "Hunt 2 failed: nothing can be compared, because the bad revision" in said
     assert "To continue: bisect resume 2" in said
     assert "failed: nothing can be compared" in exits(0, "show", "b1")
     fixed.touch()

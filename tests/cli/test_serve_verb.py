@@ -79,7 +79,7 @@ def test_address_for_other_machines_requires_a_login(history: History, address: 
     said = exits(3, *words)
     assert f"{users} cannot be read" in said and f"--add-user NAME --password-file {users}" in said
     users.touch(0o600)
-    assert "has no names" in exits(3, *words)
+    assert "has no users" in exits(3, *words)
     add_user(users, "reader", "correct horse")
     assert "a proxy with TLS" in exits(0, *words)
     users.chmod(0o640)

@@ -35,7 +35,10 @@ def test_steps_are_listed_with_the_hunt_command_of_each_step(file: Path) -> None
         [row] = [number for number, line in enumerate(lines) if line.startswith(f"{good}  {bad}")]
         assert how in lines[row] and "<0.1 %" in lines[row]
         assert lines[row + 1].strip() == f"bisect run {good} {bad} --run {hunt}"
-    assert "once has 1 commits, but at least 20 are necessary" in output and "that is not a positive number" in output
+    assert (
+        "series once has 1 commit, but at least 20 are necessary" in output
+        and "that is not a positive number" in output
+    )
     assert "40 values are for a commit that already has a value" in output
     report = json.loads(printed("steps", str(file), "--higher-is-better", "--only", "get", "--json"))
     assert [step["worse"] for step in report["series"][0]["steps"]] == [False, True]

@@ -225,7 +225,7 @@ def test_why_requires_a_verdict_that_names_a_commit(script: Script, stored: Stor
     leads = f"The most probable commit is {slow[:10]}, without a proof. To compare this commit with its parent: "
     assert f"{leads}bisect compare '{slow[:10]}^' {slow[:10]} " in exits(3, "why")
     stored([good, same, slow], [100, 100, 10])
-    helps = "The reason was not measured. To measure the reason: `bisect why 3`."
+    helps = "The functions of the program were not profiled. To find the cause in the code: `bisect why 3`."
     assert helps in " ".join((shown := exits(0, "show")).split()) and "--variant" not in shown
     with closing(sqlite3.connect(seal / HISTORY)) as history, history:
         history.execute("delete from events where session_id = 3 and kind = 'HuntEnded'")
@@ -260,8 +260,8 @@ def test_failed_hunt_resumes_only_with_its_original_settings(script: Script, sea
     good = script(f"echo $2 >>{seen}; echo rate 100")
     bad = script(f"[ -e {fixed} ] || exit 7; echo $2 >>{seen}; echo rate 10")
     said = exits(4, "run", good, bad, *HUNT)
-    assert "the bad end" in said and "bisect resume 1" in said
-    assert "failed: nothing can be compared, because the bad end," in exits(0, "history")
+    assert "the bad revision" in said and "bisect resume 1" in said
+    assert "failed: nothing can be compared, because the bad revision," in exits(0, "history")
     assert "The last attempt failed: nothing can be compared" in exits(0, "show")
     suite.write_text(before.replace('"one", "{cores}"]', '"one", "{cores}", "more"]'))
     said = exits(3, "resume", "--plain")
@@ -316,7 +316,7 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
         ("watch", "b1", "To see the hunts: bisect show b1"),
     ):
         assert f"{said} --history 'of mine.db'\n" in exits(3, verb, batch, *option)
-    assert "There is no c1 in the history" in exits(3, "watch", "c1", *option), "number 1 is a hunt"
+    assert "There is no comparison c1 in the history" in exits(3, "watch", "c1", *option), "number 1 is a hunt"
 
     recipe.write_text(whole)
     assert "Full report: bisect show 1 --history 'of mine.db'\n" in exits(0, "resume", *option)

@@ -107,7 +107,7 @@ def test_prove_and_narrow_refuse_a_hunt_without_culprit(script: Script, stored: 
         assert "No hunt in the history" in exits(3, verb)
     good = script(program(100))
     stored([good, script(program(100, ends=" # the same"))], [100, 100])
-    assert "Hunt 1 named no culprit, so that nothing can be reverted." in exits(3, "prove", "1")
+    assert "Hunt 1 named no culprit, so there is no commit to revert." in exits(3, "prove", "1")
     assert "has named a culprit" in exits(3, "prove")
     culprit = script(program(50))
     stored([good, culprit], [100, 50])

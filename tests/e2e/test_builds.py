@@ -110,7 +110,7 @@ def test_error_advises_the_option_with_no_remedies(tmp_path: Path) -> None:
     old = Old(tmp_path, range(12, COMMITS))
     ended = bisect(*old.words("--build", "make", "--no-remedies"))
     assert ended.returncode == 4
-    assert f"For a standard header that is missing: {HEADER}." in ended.stderr
+    assert f"The cause is probably a standard header that is missing. Remedy: {HEADER}." in ended.stderr
     assert "Begin a new hunt: bisect run v0 v15 --build make" in ended.stderr
     assert f"{HEADER} --no-remedies --no-explain" in ended.stderr.replace("\n", " ")
 
@@ -248,4 +248,4 @@ def test_hunt_trains_each_candidate(folder: Path, git: Callable[..., str]) -> No
         keys = [path.parent.name for path in Path(root, "builds").glob("*/build.json")]
         assert len(keys) == 2
         assert all(moved(root, key) for key in keys)
-        assert "Randomized layouts are not available: with optimisation by a profile" in done.stdout
+        assert "Randomized layouts are not available: with profile-guided optimisation (PGO)" in done.stdout

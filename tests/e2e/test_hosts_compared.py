@@ -80,9 +80,9 @@ def test_noise_of_one_host_is_measured(places: list[str]) -> None:
 def test_host_comparison_refuses_builds_and_repeated_hosts(places: list[str], git: Repo) -> None:
     for words, sentence in (
         (["compare", "-w", "cpu", "--host", "one"], "a comparison needs at least two hosts"),
-        (["compare", "-w", "cpu", "v1", *BOTH], "v1 is no build of it"),
+        (["compare", "-w", "cpu", "v1", *BOTH], "v1 cannot be measured"),
         (["compare", "-w", "cpu", "--host", "one", "--host", "one"], "given twice"),
-        (["run", "v1", "v2", "-w", "cpu"], "no commits to hunt in"),
+        (["run", "v1", "v2", "-w", "cpu"], "no commits to search"),
         (["noise", "one", "-w", "cpu", "--rev", "v1"], "Omit --rev"),
     ):
         assert sentence in exits(3, *words, *places), words

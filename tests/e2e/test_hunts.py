@@ -206,7 +206,7 @@ def test_hunt_finds_a_setting_that_changes_a_plan(tmp_path: Path, git: Repo, mon
   select k from t where id = ?
     before  Index Scan using t_pkey on t
               Index Cond: (id = 777)
-    since   Seq Scan on t
+    after   Seq Scan on t
               Filter: (id = 777)
 """
         in shown

@@ -120,7 +120,7 @@ def test_next_session_releases_the_lease_of_a_killed_session(slurm: Slurm, seal:
     again = bisect(*hunt.resumed())
     hunt.check(again)
     assert f"job {left}," in again.stderr
-    assert "belonged to a session that has ended. It is released now" in again.stderr
+    assert "is released now, because the session that leased it has ended" in again.stderr
     assert (slurm.jobs(), records(seal)) == ({}, [])
 
 
@@ -434,6 +434,6 @@ def test_sessions_wait_for_a_labgrid_place(lab: Lab, tmp_path: Path) -> None:
         subprocess.run([*other, "release"], env=os.environ | acquire, check=True, capture_output=True)
 
     done = bisect_until(doctor(tmp_path), "Waiting for labgrid:", free)
-    assert "belonged to a session that has ended. It is released now" in done.stderr
+    assert "is released now, because the session that leased it has ended" in done.stderr
     assert json.loads(done.stdout)["host"]["settings"]["node"] == "127.0.0.1"
     assert lab.used() == ""

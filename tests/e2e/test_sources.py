@@ -74,7 +74,7 @@ def test_culprit_that_needs_a_newer_archive_is_found(machine: Machine, seal: Pat
     ended = bisect("run", hashes[0], unknown, *hunt, "--host", "far")
     assert ended.returncode == 4
     assert (
-        f"{unknown[:10]} cannot be checked out: the commit needs unit 9.9, but the recipe has no checksum of that version"
+        f"commit {unknown[:10]} cannot be checked out: the commit needs unit 9.9, but the recipe has no checksum of that version"
         in ended.stderr
     )
     assert 'Add "9.9" = "SHA256" to [archives.unit.sha256] of unit, or of a recipe that extends it.' in ended.stderr
@@ -108,7 +108,7 @@ def test_culprit_that_moves_a_submodule_is_found(tmp_path: Path) -> None:
     assert done.returncode == 4
     said = done.stdout + done.stderr
     assert (
-        f"because the bad end, {missing[:10]}, cannot be built: {missing[:10]} cannot be checked out: submodule lib"
+        f"because the bad revision, {missing[:10]}, cannot be built: commit {missing[:10]} cannot be checked out: submodule lib"
         in said
     )
     assert f"git -C {repo} submodule update --init lib" in said

@@ -221,7 +221,7 @@ def test_next_session_retries_a_failed_release(pool: Pool) -> None:
     assert pool.state() == ([], [])
     assert [f"job {name}," in each for each in said] == [True] * 3
     assert "could not be released" in said[0]
-    assert said[2].endswith("belonged to a session that has ended. It is released now.")
+    assert said[2].endswith("is released now, because the session that leased it has ended.")
 
 
 def note(*release: str, process: str = f"{this_boot()} 1 0", since: str = "now", machine: str = "here") -> None:

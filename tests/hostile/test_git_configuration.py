@@ -226,7 +226,7 @@ def test_repository_of_another_user_is_refused(foreign: Path, tmp_path: Path) ->
         with pytest.raises(EnvironmentFailure, match="detected dubious ownership in repository at") as caught:
             open_repository(tmp_path / place)
         if place in inside:
-            trust = r"If you trust it: git config --global --add safe\.directory \S*/repo\S*$"
+            trust = r"If you trust this user: git config --global --add safe\.directory \S*/repo\S*$"
             assert re.search(trust, caught.value.advice)
     with contextlib.chdir(foreign / "deep" / "er"):  # the refusal starts no program either
         done = run("run", "v0", "v2", "--build", "true", "--run", "true")

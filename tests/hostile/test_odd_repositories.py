@@ -85,7 +85,7 @@ def test_invalid_tree_skips_its_commit_and_writes_no_file(odd: OddTrees, host: L
         assert bool(skipped) == (name not in HARMLESS), name
         for failed in skipped:
             assert failed.stage == "checkout"
-            assert str(failed).startswith(f"{sha[:10]} cannot be checked out: ")
+            assert str(failed).startswith(f"commit {sha[:10]} cannot be checked out: ")
             assert len(str(failed)) < 400 and Path(failed.log).read_text()
         checkout.checkout(host, bare, fine, source, [])
         assert listing(source) == {"a": "fine\n"}, name
@@ -210,10 +210,10 @@ def test_hunt_and_its_continuation_skip_invalid_commits(tmp_path: Path, history:
 
 def test_hunt_fails_if_an_end_cannot_be_checked_out(tmp_path: Path, history: list[str]) -> None:
     sha = history[5][:10]
-    why = f"{sha} cannot be checked out: error: invalid path '.git/config'"
+    why = f"commit {sha} cannot be checked out: error: invalid path '.git/config'"
     done, dry = (run(*hunt(tmp_path, 5, 8), form) for form in ("--plain", "--dry-run"))
     assert (done.status, dry.status) == (4, 4)
-    assert f"because the good end, {sha}, cannot be built: {why}" in done.out + done.err
+    assert f"because the good revision, {sha}, cannot be built: {why}" in done.out + done.err
     assert why in dry.err
 
 

@@ -377,7 +377,7 @@ def test_huge_values_are_shown_or_refused(history: Path) -> None:
     for sql in ("select zeroblob(900000000)", "select hex(zeroblob(60000000))"):
         done = run("query", sql, "--csv", *words)
         assert (done.status, done.out) == (3, "")
-        assert done.err.startswith("Error: The query is wrong: string or blob too big.")
+        assert done.err.startswith("Error: The query failed: string or blob too big.")
     sql = f"select iif(i = 1500, '{'w' * 50}', 'x') as a, i from ({COUNT.format(limit='where i < 2000')})"
     lines = run("query", sql, *words).out.splitlines()
     assert len(lines) == 2001

@@ -63,7 +63,7 @@ def test_hunt_uses_recipes_of_the_repository_only_by_option(clone: Path, tmp_pat
     assert (ended.status, OWN in ended.out, THEIRS in ended.out) == (0, True, False), ended.err
     assert not (tmp_path / THEIRS).exists(), "the root folder is not from the repository"
     assert ignored(ended) == ["builders", "workloads", "hosts.toml"]
-    assert "To use it: --hosts hosts.toml\n" in ended.err
+    assert "If you trust the author of hosts.toml, add: --hosts hosts.toml\n" in ended.err
     assert " is from " not in ended.err
     ended = dry_run("--repo", ".", "--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml")
     assert (ended.status, OWN in ended.out, THEIRS in ended.out) == (0, False, True), ended.err
@@ -208,7 +208,7 @@ def test_link_to_a_file_outside_of_the_recipes_is_refused(clone: Path, git: Repo
         (clone / link).symlink_to(target)
         ended = dry_run(*given)
         assert ended.status == status, link
-        files = f"{link}: is a link to {secret}, a file outside {clone / link.split('/')[0]}."
+        files = f"{link} is a link to {secret}, a file outside {clone / link.split('/')[0]}."
         assert (files in ended.err) == bool(status)
         (clone / link).unlink()
     (seal / ".config/perfbisect/builders/script/linked").symlink_to(secret)

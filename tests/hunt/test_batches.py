@@ -21,7 +21,7 @@ from perfbisect.hunt import batch, drop_hunts, session, slurm
 from perfbisect.hunt.attempt import CommandCallbacks
 from perfbisect.hunt.batch import Hosts, Task
 from perfbisect.hunt.drop_hunts import hunt_drops_in_range
-from perfbisect.hunt.nightly import BranchComparison
+from perfbisect.hunt.nightly import CombinedNightsComparison
 from perfbisect.hunt.slurm import JobState, SlurmJob, needs_no_job, read_batch_and_jobs, refuse_if_job_is_open, submit
 from perfbisect.store.batches import (
     PlannedHunt,
@@ -104,7 +104,7 @@ def test_sbatch_options_of_a_hunt() -> None:
     hostile = SlurmJob(planned(bad="b\n\x1b[2J $(x)" + "y" * 200), (), 0).sbatch_options()[0]
     assert hostile.startswith("--job-name=x w a..b \\x1b[2J $(x)yy") and len(hostile) < 120
     for hosts in (("c8-1",), ("slurm:a", "slurm:b"), ("labgrid:a",), ("slurm:a*2",)):
-        with pytest.raises(UsageError, match=r"x w a\.\.b names hosts, but Slurm chooses the node"):
+        with pytest.raises(UsageError, match=r"The hunt x w a\.\.b names hosts, but Slurm chooses the node"):
             options(hosts)
 
 
@@ -241,7 +241,7 @@ def test_steps_of_a_watched_branch_are_hunted_once(tmp_path: Path) -> None:
     def todo(drops: list[tuple[int, int]], *hunts: DropHunt) -> list[tuple[int, int]]:
         """The ranges of ``drops`` that are still to be hunted."""
         spans = tuple(DropRange(*ends, (Drop(0, *ends, Ratio(0.8, None, 0)),)) for ends in drops)
-        watched = BranchComparison(replace(trial, hunts=hunts), settings, BranchLevels((), ()), spans, trial)
+        watched = CombinedNightsComparison(replace(trial, hunts=hunts), settings, BranchLevels((), ()), spans, trial)
         return [(span.first, span.last) for span in watched.ranges_to_hunt()]
 
     found, last = (DropHunt(0, 1, 2, 7, "found", commits[number]) for number in (3, 4))

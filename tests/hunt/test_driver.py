@@ -97,7 +97,7 @@ class FailingLab(ComputedLab):
         """Build, then fail."""
         for event in ComputedLab.measure(self, order):
             if isinstance(event, RunFinished):
-                raise RangeEndFailed("the bad end fails") from self.failure
+                raise RangeEndFailed("the bad revision fails") from self.failure
             yield event
 
 
@@ -288,7 +288,7 @@ def test_failed_workload_stops_no_other_workload(logs: list[SavedLog], hosts: in
     now = Session(logs, labs_of([], failing={1: CRASHES}), hosts=hosts)
     assert [*now.events()]
     assert now.driver.append(WorkloadFailed(CRASHES), 1) == (), "another host may report the failure, too"
-    assert [(number, str(failure)) for number, failure in now.failed] == [(1, "the bad end fails")]
+    assert [(number, str(failure)) for number, failure in now.failed] == [(1, "the bad revision fails")]
     assert now.verdicts() == [9, type(None), NotReproduced]
 
 
@@ -326,7 +326,7 @@ def test_hunt_that_ends_before_its_search_gets_no_runs(logs: list[SavedLog]) -> 
 
 def test_unbuildable_end_stops_all_hunts(logs: list[SavedLog]) -> None:
     failing = {0: BuildFailed("no", stage="compile", log="")}
-    with pytest.raises(RangeEndFailed, match="the bad end fails"):
+    with pytest.raises(RangeEndFailed, match="the bad revision fails"):
         list(Session(logs, labs_of([], failing=failing)).events())
 
 
@@ -529,7 +529,7 @@ HEADER = KnownFailure(
             OWN,
             RangeEndFailed("bad fails"),
             NOT_BUILT,
-            r"Correct --build and begin a new hunt, or install .*: bisect resume 1",
+            r"Correct --build, and begin a new hunt. Or install .*, and continue: bisect resume 1",
         ),
         (BUILT, RangeEndFailed("bad fails"), NOT_BUILT, r"Correct the recipe, or install .*: bisect resume 1"),
         (RECIPE, RangeEndFailed("bad fails"), RAN, r"Correct the recipe, or install .*: bisect resume 1"),

@@ -151,7 +151,7 @@ def test_trial_is_watched_like_a_hunt(history: History, reader: History) -> None
     [ended] = watch(reader, (trial,), PlainLines(out, {trial: ""}), goes_on)
     assert (ended.id, ended.state) == ("c1", "failed")
     lines = [line.split("  ")[0] for line in out.getvalue().splitlines()]
-    assert lines == ["round 1 of 2: scan, v0", "", "round 1 of 2: scan, v1", ""]
+    assert lines == ["round 1 of 2: workload scan, v0", "", "round 1 of 2: workload scan, v1", ""]
 
 
 def test_clock_of_an_interrupted_hunt_stops(history: History, reader: History) -> None:

@@ -424,7 +424,7 @@ COMMITS = tuple(letter * 40 for letter in "abcd")
 
 
 def policy(host: Host, *, is_range: bool = True) -> WorkRetryPolicy:
-    candidates = Candidates(None, COMMITS, Commit, ends={COMMITS[GOOD]: "the good end"}, is_range=is_range)
+    candidates = Candidates(None, COMMITS, Commit, ends={COMMITS[GOOD]: "the good revision"}, is_range=is_range)
     return WorkRetryPolicy(host, candidates, "bench")
 
 
@@ -452,7 +452,7 @@ def test_failure_skips_a_candidate_but_ends_the_hunt_at_an_end(
         (BuildFailed("a.c:1: error", stage="compile", log="log"), "cannot be built: a.c:1: error"),
         (RunFailed("status 7", stage="run", log="log"), "fails in workload bench: status 7"),
     ):
-        for end, name in ((GOOD, "the good end"), (BAD, "an end of the range")):
+        for end, name in ((GOOD, "the good revision"), (BAD, "an end of the range")):
             with pytest.raises(RangeEndFailed, match=f"because {name}, {COMMITS[end][:10]}, {text}"):
                 policy(host).skip_event(end, failure, 0.0)
             skipped = policy(host, is_range=False).skip_event(end, failure, 0.0)

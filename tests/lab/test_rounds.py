@@ -358,7 +358,7 @@ def test_build_that_cannot_be_linked_again_has_no_layout_runs(host: LocalHost, o
     )
     [sentence] = [text for text in warnings(usual) if "Randomized layouts are not available" in text]
     [again] = built_of(fresh)
-    assert all("in no sections of their own" in text for text in (sentence, again.fixed))
+    assert all("not in separate sections" in text for text in (sentence, again.fixed))
     assert (len(layouts(usual, 0)), layouts(fresh, 0)) == (1, [])
 
 

@@ -75,10 +75,10 @@ def test_identity_of_a_training_depends_on_workloads_and_server(trainer: Trainer
 
     def identity(**changes: object) -> str:
         served = changed(trainer.builder, server=changed(SERVER, **changes))
-        return replace(trainer, builder=served, entry=HostEntry(memory=99 if changes else 0)).identity
+        return replace(trainer, builder=served, entry=HostEntry(memory=99 if changes else 0)).training_key
 
     served = identity()
-    assert served not in (trainer.identity, "") and identity(ready=["false"]) == served
+    assert served not in (trainer.training_key, "") and identity(ready=["false"]) == served
     for change in ({"settings": {"cache": "{cache}", "sync": False}}, {"start": ["serve", "-f"]}, {"create": [["c"]]}):
         assert identity(**change) != served
     first, second = (changed(workload, name=name) for name in "ab")
@@ -92,7 +92,7 @@ def test_training_run_is_short(trainer: Trainer) -> None:
     )
     assert (short.warmup, short.time, short.timeout) == (0.0, SECONDS, LIMIT)
     assert (own.time, own.timeout) == (1.0, 5.0)
-    assert with_workload(trainer, time=3000.0).identity == trainer.identity, "a longer time is cut"
+    assert with_workload(trainer, time=3000.0).training_key == trainer.training_key, "a longer time is cut"
 
 
 def instrumented(trainer: Trainer, name: str, compiler: str = "gcc") -> InstrumentedBuild:

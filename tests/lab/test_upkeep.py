@@ -159,7 +159,7 @@ def test_gc_shared_removes_builds_beyond_the_configured_size(tmp_path: Path, sea
     put_of_shared_folder(folder, 900_000, **{"a.build": 0, "b.build": 1})
     ended = CliRunner().invoke(bisect, ["gc", "--shared"])
     assert ended.exit_code == 0, ended.output
-    assert "1 shared build, 900.0 kB, were removed" in ended.output
+    assert "900.0 kB (1 shared build) were removed" in ended.output
     assert [file.name for file in folder.iterdir()] == ["b.build"]
 
 

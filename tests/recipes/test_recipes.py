@@ -57,7 +57,9 @@ def test_mistake_in_a_file_is_reported(write: Write, small: str, tmp_path: Path,
         file = write(name, form.replace("{}", mistake))
         with pytest.raises(RecipeError) as caught:
             load()
-        said = str(caught.value).replace(str(tmp_path), "…").removeprefix(f"…/{file.relative_to(tmp_path)}: ")
+        said = (
+            str(caught.value).replace(str(tmp_path), "…").removeprefix(f"…/{file.relative_to(tmp_path)}").lstrip(": ")
+        )
         assert said == sentence or (said.startswith(sentence) and sentence[-1] not in ".?"), block
 
 
@@ -67,7 +69,7 @@ def test_mistake_in_an_extended_recipe_names_its_file(write: Write, small: str) 
     for mistake in ("nonsense", "is not UTF-8 text"):
         with pytest.raises(RecipeError, match=mistake) as caught:
             load_builder("top")
-        assert str(caught.value).startswith(f"{wrong}:")
+        assert str(caught.value).startswith(str(wrong))
         wrong.write_bytes(b"summary = '\xff'")
 
 

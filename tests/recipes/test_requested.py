@@ -173,7 +173,7 @@ def test_overrides_apply_to_loading_and_runs_and_keep_types() -> None:
 
 def test_override_of_a_wrong_type_is_refused() -> None:
     for name, value, sentence in (
-        ("tablesize", "7", r"s/w has no arg 'tablesize' to set. Did you mean 'table-size'"),
+        ("tablesize", "7", r"s/w has no argument 'tablesize' that --set could change. Did you mean 'table-size'"),
         ("table-size", "1e6", r"table-size=1e6 cannot be set: table-size must be a whole number"),
         ("rate", "much", r"rate=much cannot be set: rate must be a number"),
         ("covered", "perhaps", r"covered=perhaps cannot be set: covered must be true or false"),

@@ -224,7 +224,7 @@ def test_counts_and_readings_of_timed_runs_are_not_mixed() -> None:
 def test_report_before_the_ends_are_measured_has_no_effect() -> None:
     empty = printed(story_of((), "interrupted"))
     assert (
-        "14 commits, 10 candidates, 2 merges, 4 commits not built, because they change no file that is built or read"
+        "14 commits, 10 possible culprits, 2 merges, 4 commits not built, because they change no file that is built or read"
         in empty
     )
     order = Measure((PlannedRuns(0, 2),), Purpose.ENDS)
@@ -310,12 +310,14 @@ def test_report_draws_each_pair_of_runs() -> None:
     (change,) = story.changes
     assert len(change.pairs) == 3
     assert all(before > after for before, after in change.pairs), "QPS of the parent, and of the commit"
-    lines = printed(story).split("QPS of both, in each pair:\n")[1].splitlines()[:4]
+    lines = printed(story).split("QPS of parent and commit, in each pair of runs:\n")[1].splitlines()[:4]
     assert lines[0].split() == ["parent", "○", "commit", "●", "ratio"]
     assert all(re.search(r"×0\.7\d\d  ─*●━+○─*$", line) for line in lines[1:])
-    assert "QPS of both, in each pair:" in issue(story)
+    assert "QPS of parent and commit, in each pair of runs:" in issue(story)
     story.changes = (replace(change, pairs=((2.0, 1.0), *change.pairs * 20)),)
-    shown = printed(story).split("QPS of both, in the latest 40 of 61 pairs:\n")[1].splitlines()[1:41]
+    shown = (
+        printed(story).split("QPS of parent and commit, in the latest 40 of 61 pairs of runs:\n")[1].splitlines()[1:41]
+    )
     assert not [line for line in shown if "×0.500" in line or "━" not in line]
     assert len({len(line) for line in shown}) == 1, "all pairs are drawn on one axis"
 

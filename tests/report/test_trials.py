@@ -305,9 +305,9 @@ def watched() -> tuple[SessionState, BranchLevels]:
 def test_step_of_a_branch_is_reported_with_its_commit(watched: tuple[SessionState, BranchLevels]) -> None:
     """The page also has a link to the hunt."""
     first, second = branch_sentences(*watched)
-    assert first == "The series has 8 tips and 1 step:"
+    assert first == "The series has 8 tips and 1 step in speed:"
     assert second.startswith("  scan, tip 4 → tip 5: ×0.800 (")
-    assert second.endswith("a drop of 20 %: cccccccccc Lock <b>twice</b> (hunt 12)")
+    assert second.endswith("a drop of 20 %: culprit cccccccccc Lock <b>twice</b> (hunt 12)")
     trial, lines = watched
     undecided = replace(trial, hunts=(replace(trial.hunts[0], culprit="", state="code placement"),))
     assert [*branch_sentences(undecided, lines)][1].endswith("hunt 12: code placement")
@@ -331,7 +331,7 @@ def test_report_names_later_tips_that_could_not_be_built(watched: tuple[SessionS
     assert [tip.name for tip in found.tips] == ["tip 0", "tip 2"]
     trial = replace(watched[0], request=replace(watched[0].request, subjects=found.tips), hunts=())
     said = "2 later tips could not be built: <b>tip 3 and <b>tip 4."
-    assert [*branch_sentences(trial, found)] == ["The series has 2 tips and 0 steps.", said]
+    assert [*branch_sentences(trial, found)] == ["The series has 2 tips and 0 steps in speed.", said]
     assert said.replace("<b>", "&lt;b&gt;") in session_page(branch_document(trial, found, str))
 
 

@@ -30,7 +30,7 @@ POLICY = Policy(max_runs=60)
 def test_simulated_history_has_its_size_and_ends_with_bad(shape: Callable[[int], Graph], commits: int) -> None:
     graph = shape(commits)
     assert graph.size == commits + 1
-    assert Ancestry(graph).ancestors(commits)[1:].all()
+    assert Ancestry(graph).with_ancestors(commits)[1:].all()
     assert first_parent_line(graph)[-1] == commits
     assert len(first_parent_line(graph)) < graph.size
 
@@ -88,7 +88,7 @@ def test_commits_with_identical_binaries_are_equally_fast() -> None:
     assert 60 < len(world.binaries) < 180
     assert not set(world.binaries) & set(world.steps)
     for v, first in world.binaries.items():
-        assert first not in world.binaries and Ancestry(world.graph).ancestors(v)[first]
+        assert first not in world.binaries and Ancestry(world.graph).with_ancestors(v)[first]
     without = World(world.graph, world.steps, world.habits, seed=world.seed)
     levels = {v: without.level(world.binaries.get(v, v)) for v in range(301)}
     assert levels == {v: world.level(v) for v in range(301)}
@@ -107,7 +107,7 @@ def test_odd_layout_shifts_one_build_by_half_of_the_effect() -> None:
 def test_verdict_lists_the_fewest_candidates_if_the_culprit_does_not_build() -> None:
     wide, world = BROKEN.world(1), BROKEN.world(3)
     assert len(wide.unbuildable) > 30 and wide.right_culprits < wide.unbuildable
-    assert all(Ancestry(wide.graph).ancestors(v)[min(wide.unbuildable)] for v in wide.unbuildable)
+    assert all(Ancestry(wide.graph).with_ancestors(v)[min(wide.unbuildable)] for v in wide.unbuildable)
     verdict = simulate_hunt(world, Policy()).verdict
     assert isinstance(verdict, Inconclusive)
     assert judge_verdict(verdict, world) is Judgement.RIGHT, len(verdict.candidates)

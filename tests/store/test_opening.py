@@ -199,11 +199,11 @@ SPOILS: dict[str | Callable[[Path], object], str] = {
     damaged: "damaged",
     "pragma user_version = 999": "newer version of perfbisect",
     "pragma user_version = 1": "older version of perfbisect",
-    f"drop table attempts; create view attempts as {ENDLESS} select id from r": "its object attempts differs",
-    "drop view hunts; create table hunts (id)": "its object hunts differs",
-    "alter table sessions add column odd as (abs(id))": "its object sessions differs",
-    "drop table commits; create virtual table commits using fts5(date)": "its object commits differs",
-    "create trigger t after insert on events begin delete from runs; end": "its object t differs",
+    f"drop table attempts; create view attempts as {ENDLESS} select id from r": "its table, view, index or trigger attempts differs",
+    "drop view hunts; create table hunts (id)": "its table, view, index or trigger hunts differs",
+    "alter table sessions add column odd as (abs(id))": "its table, view, index or trigger sessions differs",
+    "drop table commits; create virtual table commits using fts5(date)": "its table, view, index or trigger commits differs",
+    "create trigger t after insert on events begin delete from runs; end": "its table, view, index or trigger t differs",
 }
 
 

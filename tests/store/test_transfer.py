@@ -108,7 +108,7 @@ def test_imported_sessions_get_new_numbers(tmp_path: Path) -> None:
     assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(".")]
     status, printed, _ = importing(file, ours)
     assert status == 0
-    assert "hunt 2 is hunt 3 in your history" in printed
+    assert "hunt 2 of the file is hunt 3 in your history" in printed
     assert log(ours, 3) == log(anna, 2)
     assert rows(ours, "select id, origin, run_count from hunts") == [(1, None, 16), (2, "anna", 16), (3, "anna", 16)]
     assert rows(ours, "select hunt_id from trials where kind = 'prove'") == [(3,)]
@@ -133,14 +133,15 @@ def test_batches_are_copied_with_their_hunts_and_not_begun(tmp_path: Path) -> No
             for place, hunt in enumerate(begun):
                 update_batch_hunt(opened, batch, place, hunt_id=hunt)
                 enter_batch_hunt_status(opened, batch, place, 0)
-    assert exporting(hers, file, "b1")[:2] == (0, f"{file}: 2 hunts\n")
+    assert exporting(hers, file, "b1")[:2] == (0, f"Written to {file}: 2 hunts\n")
     assert "b1: hunts 1, 2 of /nightly.toml; 2 of 2 have a verdict" in bisect("history", "--history", file)[1]
     for _ in range(2):
         importing(file, ours)
         importing(hers, ours, "--from", "two")
         listed = bisect("history", "--history", ours)[1]
         assert (
-            "\nb1: hunts 2, 3 of /nightly.toml; 2 of 2 have a verdict\nb2: hunts 4, 5 of one command; 2 of 2 have" in listed
+            "\nb1: hunts 2, 3 of /nightly.toml; 2 of 2 have a verdict\nb2: hunts 4, 5 of one command; 2 of 2 have"
+            in listed
         )
         assert "\nb3" not in listed
     assert bisect("show", "b1", "--history", ours)[1].count("engine update-index 1.0..1.1") == 2
@@ -218,7 +219,7 @@ def test_import_does_not_change_own_hunts_or_hunts_that_diverged(tmp_path: Path)
     went_on(ours, "other")
     before = log(ours, 1)
     status, _, said = importing(hers, ours, "--own")
-    assert (status, "hunt 1 is hunt 1 in your history, but the two logs differ" in said, log(ours, 1)) == (
+    assert (status, "hunt 1 of the file is hunt 1 in your history, but the two logs differ" in said, log(ours, 1)) == (
         1,
         True,
         before,

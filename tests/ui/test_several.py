@@ -364,7 +364,7 @@ def test_long_run_has_a_line_each_minute() -> None:
     view.add_events(3, [*comparing(), (1100.0, RunStarted(0, 1, 1, Purpose.ENDS, 0.0, round=1))])
     clock[0] = 1186.0
     view.write_activity_if_silent()
-    assert out.getvalue().endswith("  running   round 2 of 2: scan, v1  run 1 of 1, 1 min 26 s so far\n")
+    assert out.getvalue().endswith("  running   round 2 of 2: workload scan, v1  run 1 of 1, 1 min 26 s so far\n")
 
 
 def test_resumed_trial_continues_after_the_earlier_runs() -> None:
@@ -373,8 +373,8 @@ def test_resumed_trial_continues_after_the_earlier_runs() -> None:
     resumed = SessionStarted(3, sample.HOST, True, request=REQUEST)
     assert told([(2000.0, event) for event in (resumed, begins, begins, fails)], recall=comparing()) == [
         "continuing c3, which has 4 runs so far",
-        "round 2 of 2: write, v1",
-        r"warning: v2\x1b[2J fails in write: it crashes. See build.log.",
+        "round 2 of 2: workload write, v1",
+        r"warning: v2\x1b[2J fails in workload write: it crashes. See build.log.",
     ]
 
 
@@ -412,6 +412,6 @@ def test_paired_runs_of_a_trial_are_drawn_as_pairs() -> None:
     request = replace(REQUEST, pairing=Pairing.AUTO, works=WORKS[:1], subjects=BUILDS[:2])
     chosen = PairingChosen(True, "In pairs.", alone=None, beside=None)
     lines = told([(1.0, SessionStarted(3, sample.HOST, False, request=request)), *pairs, (1200.0, chosen), *pairs[:1]])
-    assert lines[0].startswith("round 1: scan, v2") and lines[1] == "  run 1  900 QPS, paired"
-    assert lines[4:6] == ["In pairs. 2 runs to go.", "round 1 of 2: scan, v2\\x1b[2J"]
+    assert lines[0].startswith("round 1: workload scan, v2") and lines[1] == "  run 1  900 QPS, paired"
+    assert lines[4:6] == ["In pairs. Runs still to be made: 2.", "round 1 of 2: workload scan, v2\\x1b[2J"]
     assert lines[6].startswith("  run 3 of 4")

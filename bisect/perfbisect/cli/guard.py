@@ -59,8 +59,8 @@ class LoginGuard:
         these files is missing, has a mistake, or can be read by other users.
         """
         if self.password_file and not read_passwords(self.password_file):
-            text = f"The password file {self.password_file} has no names."
-            raise UsageError(text, f"Add a name: {command_to_add_user(self.password_file)}")
+            text = f"The password file {self.password_file} has no users."
+            raise UsageError(text, f"Add a user: {command_to_add_user(self.password_file)}")
         if self.token_file:
             read_token(self.token_file)
         return bool(self.password_file or self.token_file)

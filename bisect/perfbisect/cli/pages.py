@@ -74,7 +74,7 @@ class Pages:
             return status, {}, sentence.replace(f" {mask_credentials(self.central)}", "") if self.central else sentence
         return 404, {}, NOTHING
 
-    def session_id(self, session: SessionSummary) -> str:
+    def id_with_origin_if_central(self, session: SessionSummary) -> str:
         """The id of a session, such as 12 or c3; in a central history with the session's origin, such as desk3:12."""
         return str(session.id) if self.central is None else f"{session.origin}:{session.id}"
 
@@ -93,7 +93,7 @@ class Pages:
         from perfbisect.cli.commands.report import page_name
         from perfbisect.report.document import Cell
 
-        name = self.session_id(session)
+        name = self.id_with_origin_if_central(session)
         return Cell(name, link=quote(page_name(name)))
 
     def dashboard_charts(self, sessions: Sequence[SessionSummary]) -> "list[LineChart]":
@@ -110,7 +110,7 @@ class Pages:
                 groups.setdefault((*how, session.branch, session.series), []).append(session)
         newest = sorted(groups.values(), key=lambda trials: (bool(trials[-1].branch), trials[-1].started), reverse=True)
         shown = [trials[-LONGEST if trials[-1].branch else -1 :] for trials in newest[:LINES]]
-        by_names = {tuple(map(self.session_id, trials)): trials for trials in shown}
+        by_names = {tuple(map(self.id_with_origin_if_central, trials)): trials for trials in shown}
         self.drawn_charts = drawn = {
             key: self.drawn_charts.get(key) or self.charts_of_trials(trials) for key, trials in by_names.items()
         }
@@ -127,7 +127,8 @@ class Pages:
 
         read: dict[str, list[tuple[SessionSummary, SessionState]]] = {}
         for session in trials:
-            with suppress(PerfBisectError), self.opened_session(self.session_id(session)) as (history, name, _):
+            session_id = self.id_with_origin_if_central(session)
+            with suppress(PerfBisectError), self.opened_session(session_id) as (history, name, _):
                 trial = history.trial(str(name))
                 read.setdefault(repr(line_key(history.settings(trial.id))), []).append((session, trial))
         charts = (

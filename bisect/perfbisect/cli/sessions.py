@@ -231,7 +231,7 @@ def hunt_differing_results(
     history, notifier = given.history, caller.on_begin
     assert isinstance(notifier, Notifier)
     begun = int(notifier.names.pop())  # number of the hunt, which the comparison of all results replaces
-    note(f"{several} First, good and bad are compared in all results.")
+    note(f"{several} So all results of good and bad are compared first; then each result that differs gets a hunt.")
     with closing(History.open(history)) as opened:
         recognised = settings_for_results(opened, settings, several.outputs)
     quiet = CommandOptions(history=history, waiting=given.waiting, form="")
@@ -271,7 +271,7 @@ def print_trial_end(ended: "Ended", given: CommandOptions) -> int:
     """Print the result of a trial, and suggest the next command; return the exit status."""
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial
-    from perfbisect.core.stats.paired_comparison import is_every_ratio_measured
+    from perfbisect.core.stats.paired_comparison import has_every_build_a_ratio
     from perfbisect.hunt.drop_hunts import huntable_drops
     from perfbisect.wording.trials import proof_exit_status
 
@@ -295,7 +295,7 @@ def print_trial_end(ended: "Ended", given: CommandOptions) -> int:
     if kind is TrialType.PROVE:
         return proof_exit_status(trial)
     if not given.form and (drops := huntable_drops(given.history, trial)):
-        several = f"{len(drops)} drops are real. To find their commits"
-        text = several if len(drops) > 1 else "A drop is real. To find its commit"
+        several = f"{len(drops)} drops are significant. To find their commits"
+        text = several if len(drops) > 1 else "A drop is significant. To find its commit"
         note(f"{text}: {bisect_command('compare', trial.name, given.history)} --hunt")
-    return 0 if is_every_ratio_measured(trial) else INCONCLUSIVE
+    return 0 if has_every_build_a_ratio(trial) else INCONCLUSIVE

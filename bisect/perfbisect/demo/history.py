@@ -333,7 +333,7 @@ def write_history(
     UsageError if no such history is possible. Raises EnvironmentFailure if git is missing or fails.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty.", "Give a new folder.")
+        raise UsageError(f"{folder} is not empty.", "Give the path of a new folder with --folder.")
     try:
         plan = draw_plan(seed, commit_count, drop, planted_count)
     except ValueError as error:

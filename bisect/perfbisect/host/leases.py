@@ -33,7 +33,7 @@ import msgspec
 from perfbisect import process
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.folders import state_folder
-from perfbisect.host.local import terminate_group
+from perfbisect.host.local import terminate_process_group
 from perfbisect.host.protocol import Command, DelegatingHost, Host, Result, last_line
 from perfbisect.process import user_name
 from perfbisect.recipes.inventory import LeaseEntry
@@ -159,7 +159,7 @@ class LeaseJobRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
     def __str__(self) -> str:
         kind = self.kind if self.count == 1 else f"{self.kind}*{self.count}"
-        return f"{kind} (job {self.job}, since {self.since}, of process {self.process.split()[-2]} on {self.machine})"
+        return f"host {kind} (job {self.job}, leased since {self.since} by process {self.process.split()[-2]} on {self.machine})"
 
 
 def store_record(record: LeaseJobRecord) -> Path:
@@ -201,7 +201,7 @@ def release_jobs_of_killed_sessions(say: PrintMessage) -> None:
                     say(f"{record} could not be released: {why}.")
                 else:
                     path.unlink()
-                    say(f"{record} belonged to a session that has ended. It is released now.")
+                    say(f"{record} is released now, because the session that leased it has ended.")
 
 
 def _records_with_files() -> Iterator[tuple[LeaseJobRecord, Path]]:
@@ -236,7 +236,7 @@ def lease_machines(request: LeaseRequest, show: ShowQueue, say: PrintMessage) ->
     job = Acquisition(request, values)
     path = store_record(record)
     try:
-        for name, (address, number) in _addresses_by_host(request, _wait_for_leases(job, show)):
+        for name, (address, number) in _assigned_machines(request, _wait_for_leases(job, show)):
             job.machines.append(LeasedMachine(name, address, number, job))
         _held.update({leased_machine.name: leased_machine for leased_machine in job.machines})
         if lease.renew:
@@ -299,7 +299,7 @@ def _wait_for_leases(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]
                     looked, state = time.monotonic(), last_line(run_briefly(fill_command(lease.status, job.values))[1])
                 show(machines, state or last_line(_end_of_stream(err)) or "waiting in the queue")
         finally:
-            terminate_group(running, STOP)
+            terminate_process_group(running, STOP)
         if running.returncode:
             job.refused = running.returncode > 0  # a killed command may have leased a machine
             reason = last_line(_end_of_stream(err)) or last_line(_end_of_stream(out))
@@ -314,8 +314,9 @@ def _wait_for_leases(job: Acquisition, show: ShowQueue) -> list[tuple[str, str]]
     return [(words[0], words[-1]) for words in rows]
 
 
-def _addresses_by_host(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
-    """Pairs (host, machine): a host gets its earlier machine again, or else the next that ``acquire`` printed."""
+def _assigned_machines(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
+    """Pairs (host, machine). A host gets the machine that it had before, if ``found`` has this machine; otherwise the
+    next machine of ``found``."""
     unassigned = list(found)
     by_name: dict[str, tuple[str, str]] = {}
     for name, node in wanted.earlier_addresses.items():
@@ -352,7 +353,7 @@ def run_briefly(command: Sequence[str], stdin: str = "", timeout: float = LIMIT)
 def _release_job_or_reason(command: Sequence[str]) -> str:
     """Release a job; return the reason why this failed, or ""."""
     status, reason = run_briefly(command)
-    return "" if status == 0 else reason or f"{command[0]} ended with status {status}"
+    return "" if status == 0 else reason or f"the command {command[0]} ended with status {status}"
 
 
 class LeasedHost(DelegatingHost):

@@ -128,14 +128,14 @@ class LocalHost(Host):
 
 
 def kill_process_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill all processes of the session (setsid) whose leader is ``process``."""
+    """Kill all processes of the process group whose leader is ``process``."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def terminate_group(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End all processes of the session (setsid) whose leader is ``process``. SIGTERM is sent first, so that the process
-    can end the programs that it started."""
+def terminate_process_group(process: subprocess.Popen[bytes], grace: float) -> None:
+    """End all processes of the process group whose leader is ``process``. SIGTERM is sent first, so that the process
+    can end the programs that it started; SIGKILL is sent after ``grace`` seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             with suppress(ProcessLookupError):

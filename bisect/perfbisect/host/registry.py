@@ -128,7 +128,7 @@ _WRONG = {  # reason that _CLAIM prints → the rest of the error's sentence, an
         " Or, if you do not need these files, allow perfbisect to use the folder: bisect doctor {host} --adopt",
     ),
     "shared": (
-        "belongs to another user, or every user may write to it: links in the folder could lead to your files",
+        "belongs to another user, or every user may write to it; through links in it, such a user could make perfbisect change your files",
         " Or, if you trust all users who can write to the folder: bisect doctor {host} --adopt",
     ),
 }
@@ -216,5 +216,5 @@ def _root_refusal(entry: HostEntry, lines: list[str]) -> EnvironmentFailure:
     others = f" and {len(about) - _SHOWN:,} more" if len(about) > _SHOWN else ""
     problem, advice = _WRONG[lines[at].removeprefix(_TAG)]
     problem = problem.replace("{about}", ", ".join(about[:_SHOWN]) + others)
-    text = f"the root folder {entry.root} of host {entry.name} {problem}"
+    text = f"perfbisect's root folder {entry.root} on host {entry.name} {problem}"
     return EnvironmentFailure(text, _ADVICE + advice.replace("{host}", entry.name))

@@ -24,7 +24,7 @@ from pathlib import PurePosixPath
 from queue import SimpleQueue
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.local import LocalHost, kill_process_group, terminate_group
+from perfbisect.host.local import LocalHost, kill_process_group, terminate_process_group
 from perfbisect.host.protocol import PRINTED, Command, StreamedCommand
 from perfbisect.host.remote import (
     Connection,
@@ -284,7 +284,7 @@ class ShellProcess:
         self._requests.put(b"")
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0 if at_once else ENDING)
-        terminate_group(self._process, ENDING)
+        terminate_process_group(self._process, ENDING)
         for thread in self._threads:
             thread.join(10)
         self._errors.close()

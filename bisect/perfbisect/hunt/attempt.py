@@ -308,15 +308,15 @@ class SessionAttempt:
         if isinstance(failure, NoMetricValues) or failure.exit_status == USAGE:
             return ""
         if isinstance(cause, KnownFailure) and cause.known.flags.options:
-            flags = settings.flags.plus(cause.known.flags)
+            flags = settings.flags.with_missing(cause.known.flags)
             return f"Begin a new hunt: {command_to_run(replace(settings, flags=flags), self.history.path)}"
         if not isinstance(failure, RangeEndFailed):
             return f"All measurements are kept. To continue: {self._resume_command}"
         if settings.quick and isinstance(cause, RunFailed):
             return "Correct --run, or install the programs that it needs, and begin a new hunt: builds are used again."
-        by_option = settings.quick and settings.quick.build is not None
-        correction = "Correct --build and begin a new hunt" if by_option else "Correct the recipe"
-        return f"{correction}, or install what the machine lacks. To continue: {self._resume_command}"
+        if settings.quick and settings.quick.build is not None:
+            return f"Correct --build, and begin a new hunt. Or install what the machine lacks, and continue: {self._resume_command}"
+        return f"Correct the recipe, or install what the machine lacks. To continue: {self._resume_command}"
 
     def _interrupted_reason_study(self, hunt_numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
         """The exception for an interruption after the verdicts, while the reasons of the changes were measured. The
@@ -381,10 +381,10 @@ def refuse_imported(history: History, session: int, consequence: str, name: str 
         if not history.columns(session, "origin")[0]:
             relation = "made by"
             command = shell_words(["bisect", "history", "import", str(history.path), "--own"])
-            if_own = f" If you made it yourself, on another machine: `{command}` adds it to your own history and prints its new id; then repeat this command with the new id, without --history."
+            if_own = f" If the session is your own, from another machine: `{command}` adds it to your own history and prints its new id; then repeat this command with the new id, without --history."
         raise UsageError(
             f"{name or f'Hunt {session}'} was {relation} {printable(owner)}: {consequence}, because its commands, its"
             " repository and its hosts are not yours.",
-            f"To repeat it here: `{bisect_command('show', name or session, history.path)}` prints its command; check the command"
+            f"To repeat the measurements here: `{bisect_command('show', name or session, history.path)}` prints the command; check it"
             f" before you run it.{if_own}",
         )

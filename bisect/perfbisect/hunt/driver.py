@@ -42,7 +42,7 @@ from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.domain.settings import MAX_PROBABILITY, PrintedResult
 from perfbisect.core.inference.instruction_counts import ratio_of_indistinct_ends
 from perfbisect.core.search.decide import decide_together, fleet_for_member, orders_layouts
-from perfbisect.core.search.situation import undecided
+from perfbisect.core.search.situation import with_suspects
 from perfbisect.errors import NoMetricValues, PerfBisectError, RangeEndFailed, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
 from perfbisect.hunt.search_problem import (
@@ -161,7 +161,7 @@ class HuntsPlanner:
         in_search = isinstance(decision.order, Measure) and decision.order.purpose is Purpose.SEARCH
         if member.diff_lifecycle and in_search and member.diff_lifecycle.has_new_needs:
             policy = replace(member.diff_lifecycle.setup.settings.policy, confidence=MAX_PROBABILITY)
-            decision = replace(decision, order=undecided(decision.belief, policy, Reason.UNBUILDABLE), builds=())
+            decision = replace(decision, order=with_suspects(decision.belief, policy, Reason.UNBUILDABLE), builds=())
         own_builds = tuple(build for build in decision.builds if build.workload == number)
         decided = Decided(replace(decision, builds=own_builds), fleet_for_member(number, fleet) if several else fleet)
         return NextAction.of(decision, decided, number, several=several)

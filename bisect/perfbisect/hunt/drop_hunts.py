@@ -141,14 +141,14 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
     trial, request = comparison.trial, comparison.trial.request
     if not ranges:
         least = percent(comparison.settings.policy.min_effect)
-        line = f"No drop of {trial.name} is real and {least} or more, so no hunt would begin."
+        line = f"No drop of {trial.name} is significant and at least {least}, so no hunt would begin."
         if trial.state != "done" and remaining_rounds(trial):
             line += f" The comparison was interrupted. To continue it: bisect resume {trial.name}"
         elif request.rounds < FEWEST_ROUNDS:
-            line += f" A drop can be real only with {FEWEST_ROUNDS} rounds or more: --visits {FEWEST_ROUNDS}"
+            line += f" A drop can be significant only with {FEWEST_ROUNDS} rounds or more: --visits {FEWEST_ROUNDS}"
         yield line
     for span in ranges:
-        yield f"{comparison.range_title(span)}:"
+        yield f"Drops to hunt in {comparison.range_title(span)}:"
         for drop in span.drops:
             hunt = comparison.hunt_of(drop)
             hunt_text = (
@@ -157,7 +157,7 @@ def hunt_lines(comparison: HuntedComparison) -> Iterator[str]:
             work = printable(request.works[drop.work].name)
             yield f"  {work}: {difference_text(request.metric, drop.ratio.ratio)}{hunt_text}"
         try:
-            yield f"  {count(candidate_count(settings_for(comparison, span.drops[0])), 'candidate')}"
+            yield f"  {count(candidate_count(settings_for(comparison, span.drops[0])), 'candidate commit')}"
         except PerfBisectError as error:  # an error in one range does not prevent the hunts in the other ranges
             yield f"  cannot be hunted: {error} {error.advice}".rstrip()
 
@@ -177,11 +177,13 @@ def read_comparison(history: History, name: str, options: DropOptions) -> Hunted
         )
     if trial.request.branch:
         branch = shell_word(trial.request.branch)
-        raise UsageError(f"{name} is a night. To hunt the drops of its branch: bisect nightly {branch}")
+        raise UsageError(
+            f"{name} is a comparison by `bisect nightly`. To hunt the drops of its branch: bisect nightly {branch}"
+        )
     settings = history.settings(trial.id)
     if not settings.repository:
         raise UsageError(
-            f"All builds of {name} are binaries, between which there are no commits to hunt in.",
+            f"All builds of {name} are binaries, between which there are no commits to search.",
             "Compare revisions of a repository, or hunt between two revisions with `bisect run`.",
         )
     min_effect = options.min_effect or settings.policy.min_effect
@@ -226,8 +228,8 @@ def hunt_all_drops(
         tried |= {*map(drop_indexes, span.drops)}
         for drop in span.drops:
             if (size := drop.ratio.interval) and not comparison.hunt_of(drop):
-                title = comparison.range_title(replace(span, drops=(drop,)))
-                caller.say(f"{title}: ×{ratio(size)} in all rounds, so it is hunted.")
+                title, metric = comparison.range_title(replace(span, drops=(drop,))), comparison.trial.request.metric
+                caller.say(f"{title}: {metric} is ×{ratio(size)} in all rounds, so a hunt begins.")
         try:
             hunt_drops_in_range(history, comparison, span, caller)
         except Interrupted:

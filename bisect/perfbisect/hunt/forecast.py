@@ -129,11 +129,9 @@ def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]
     yield from script_lines(bad)
     good = [group for group in commands_for_commit(settings, recipes, settings.good_commit) if group not in bad]
     yield ""
-    if good:
-        yield f"# good: {settings.good}, {settings.good_commit}: the same commands, except:"
-        yield from script_lines(good)
-    else:
-        yield f"# good: {settings.good}, {settings.good_commit}: the same commands"
+    revisions = " ".join(dict.fromkeys(("# good:", settings.good, settings.good_commit)))
+    yield f"{revisions}: the same commands{', except:' * bool(good)}"
+    yield from script_lines(good)
     for hunt in further_hunts:
         groups = commands_for_commit(hunt, load_requested(hunt), hunt.bad_commit)
         yield ""

@@ -114,7 +114,7 @@ class SessionLifecycle:
         if not (
             setup.span.base == setup.span.good
             or has_bad
-            or (yield from merge_base_equals_good(problem, started, settings, log, self.labs.workers))
+            or (yield from check_merge_base_equals_good(problem, started, settings, log, self.labs.workers))
         ):
             return False
         failed = () if self._is_resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
@@ -241,7 +241,7 @@ def changed_host_warnings(earlier_starts: Sequence[SessionStarted], setup: Sessi
     )
 
 
-def merge_base_equals_good(
+def check_merge_base_equals_good(
     problem: SearchProblem, started: SessionStarted, settings: Settings, log: SavedLog, workers_for: WorkersFor
 ) -> Generator[TimedEvent, None, bool]:
     """Measure whether the merge base of good and bad is as fast as good.
@@ -286,7 +286,8 @@ def compare_merge_base(
 ) -> Generator[TimedEvent, None, Verdict]:
     """Search for a change between the merge base and good, for better or for worse. Returns the verdict.
 
-    A hunt makes this search if good is not an ancestor of bad. The budgets of the hunt also limit this search.
+    A hunt compares the merge base with good if good is not an ancestor of bad. The budgets of the hunt also limit
+    the runs of this comparison.
     """
     between = replace(
         problem,

@@ -99,7 +99,7 @@ def line_key(settings: Settings) -> Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class BranchComparison(HuntedComparison):
+class CombinedNightsComparison(HuntedComparison):
     """The nights of a branch, combined into one comparison of all measured tips of the branch.
 
     The number of a build in this comparison is the index of its commit in ``line.tips``.
@@ -110,7 +110,7 @@ class BranchComparison(HuntedComparison):
     tonight: SessionState  # the newest night
 
     @classmethod
-    def read(cls, history: History, watch: Watch) -> "BranchComparison":
+    def read(cls, history: History, watch: Watch) -> "CombinedNightsComparison":
         """Read the nights of a branch from a history. The history must have at least one night of the branch."""
         nights = watch.comparable_nights(history)
         newest, line = nights[-1], BranchLevels.from_nights(nights)

@@ -160,7 +160,7 @@ def _needs_at_line(diff: CommitDiff, failed_state: frozenset[int], error: str) -
         return set()
     part, line = hit
     other_side = diff.all_parts - failed_state if part in failed_state else failed_state
-    old_words, new_words = diff.words_before_and_after
+    old_words, new_words = diff.words_of_files_before_and_after
     quoted = [word for word in dict.fromkeys(QUOTED.findall(error)) if not word.endswith((".c", ".h"))]
     # Words that only the older side or only the newer side has are tried first.
     for word in sorted(quoted, key=lambda word: (word in old_words) is (word in new_words)):
@@ -184,7 +184,7 @@ def _needs_by_shared_words(diff: CommitDiff, failed_state: frozenset[int], error
     files contain, then all quoted words, then all words and names of files. A word that more than 40 parts have is
     ignored.
     """
-    quoted, (old_words, new_words) = QUOTED.findall(error), diff.words_before_and_after
+    quoted, (old_words, new_words) = QUOTED.findall(error), diff.words_of_files_before_and_after
     of_one_side = [word for word in quoted if (word in old_words) is not (word in new_words)]
     for words in (of_one_side, quoted, [*WORD.findall(error), *FILE_NAME.findall(error)]):
         for changed in (True, False):  # first parts that add or remove the word, then all parts that contain the word

@@ -99,14 +99,14 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
         ends = [_revision(end, range_) for end in (range_.good, range_.bad)]
         words = ["bisect", "run", *(ends if range_.patterns else ("GOOD", "BAD"))]
         raise UsageError(
-            f"No benchmark was found that both {range_.good} and {range_.bad} have"
-            f" ({f'built by {default}' if default else no_system_sentence()}). Looked for: {LOOKED_FOR}.",
+            f"No benchmark was found that {range_.good} and {range_.bad} have in common"
+            f" ({f'build system: {default}' if default else no_system_sentence()}). Looked for: {LOOKED_FOR}.",
             "Name a program of the build: bisect init --benchmark PROGRAM. Or measure any command:"
             f" {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
         )
     # The recipe gets the URL only if other machines can clone from it, and if it contains no password.
     public = url if _URL.fullmatch(url) and mask_credentials(url) == url else ""
-    version = _version_file_command(repo, ends)
+    version = _command_to_print_version_file(repo, ends)
     ignored, language = ignored_patterns(good, bad), main_language(bad.paths)
     proposal = RecipeProposal(title, range_.bad, system, public, range_.patterns, version, ignored, found[0])
     return RepositoryProposal(repo, range_, len(bad.paths), language, listings[1].submodules, proposal, found)
@@ -145,8 +145,8 @@ def _known_repository(repo: Repository, url: str, tree: SourceTree, range_: Prop
 
 
 def _revision(version: str, range_: ProposedRange) -> str:
-    """An end of the range as a revision that git understands. A version is replaced by its tag, because without a
-    recipe perfbisect does not know the tag of a version.
+    """An end of the range as a revision that git understands. A version number is replaced by the name of its tag,
+    because perfbisect finds the tag of a version only by a recipe, and the proposed command may have no recipe.
     """
     tagged = range_.patterns and not version.startswith("HEAD")
     return possible_tags(version, range_.patterns[:1])[0] if tagged else version
@@ -175,9 +175,9 @@ def _checked_name(name: str, *, is_option: bool) -> str:
     return name
 
 
-def _version_file_command(repo: Repository, ends: Sequence[str]) -> list[str]:
-    """A command that prints the file VERSION, if this file contains only a version number at both ends of the range;
-    otherwise empty.
+def _command_to_print_version_file(repo: Repository, ends: Sequence[str]) -> list[str]:
+    """A command that prints the file VERSION, if this file contains a version number, and nothing else, at both ends of
+    the range; otherwise empty.
     """
     texts = [git(repo, "cat-file", "blob", f"{commit}:VERSION", allowed=(0, 128)) for commit in ends]
     is_version = all(re.fullmatch(r"\s*v?[0-9]+(?:\.[0-9]+)+\S*\s*", text) for text in texts)

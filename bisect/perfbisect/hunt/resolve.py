@@ -44,7 +44,7 @@ def resolve_settings(
     builder, workload = load_requested(settings)
     if builder.installed:
         raise UsageError(
-            f"Builder {builder.name} builds nothing, so there are no commits to hunt in.",
+            f"Builder {builder.name} builds nothing, so there are no commits to search.",
             f"Compare hosts with `bisect compare --builder {builder.name} --host A --host B`, or measure a host with"
             " `bisect noise`.",
         )
@@ -106,8 +106,8 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
         # The metric ``latency`` of a command is the command's duration, which is not read from the output.
         is_read = metric.from_output or (workload.command and metric.unit == "ms" and name != "latency")
         if is_read and name not in printed:
-            in_recipe = f"in suite.toml, as `latencies = {{ {name} = '…' }}`"
-            option = f"with --{name} or in suite.toml" if metric.from_output else in_recipe
+            in_recipe = f"in the suite.toml of a recipe, as `latencies = {{ {name} = '…' }}`"
+            option = f"with --{name} or in the suite.toml of a recipe" if metric.from_output else in_recipe
             raise UsageError(
                 f"The metric {name} needs a pattern that finds its value in the output of workload {workload.name}.",
                 f"Give the pattern {option}, or choose another metric with --metric.",

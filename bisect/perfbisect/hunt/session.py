@@ -170,7 +170,7 @@ def resume(
         verdicts: list[Verdict | None] = [None]
         if batch:
             numbers = [hunt.hunt for hunt in batch.hunts if hunt.hunt is not None]
-            verdicts = store_verdicts(history, batch, numbers)
+            verdicts = store_missing_verdicts(history, batch, numbers)
             if all(verdicts):
                 return tuple(map(HuntOutcome, numbers, verdicts))
         else:
@@ -184,7 +184,7 @@ def resume(
             )
         if trial and trial.state == "done":
             command = bisect_command("show", trial.name, history.path)
-            raise UsageError(f"{trial.name} is complete.", f"See its result: {command}")
+            raise UsageError(f"{trial.name} is complete, so nothing remains to be done.", f"See its result: {command}")
         requested = [changes.change_settings(history.settings(number)) for number in numbers]
         if changes.lease:
             events = (entry.event for entry in history.events(numbers[0]))
@@ -213,7 +213,7 @@ def resume(
         return SessionAttempt(history, caller, numbers, batch, held, failures, *limits).carry_out(setups)
 
 
-def store_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
+def store_missing_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
     """Store the verdicts of the hunts' logs in the batch, because a session that was killed may not have stored them.
 
     Returns the verdict of each hunt; None for each hunt without a verdict.

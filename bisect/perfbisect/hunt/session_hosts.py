@@ -326,7 +326,7 @@ def _leased_names(names: Sequence[str], hosts_path: str | Path, with_build_hosts
     Raises UsageError if a host is in ``names`` twice.
     """
     if twice := [name for name in names if names.count(name) > 1]:
-        advice = "Give each host once. Write several hosts of one lease as NAME*3."
+        advice = "Give each host once. To lease several equal machines, write their number, such as slurm:FEATURE*3."
         raise UsageError(f"Host {twice[0]} is given twice.", advice)
     entries = [load_host(name, hosts_path) for name in names]
     if with_build_hosts:

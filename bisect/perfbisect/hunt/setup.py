@@ -253,8 +253,8 @@ class SessionSetup:
             describe=lambda commit: describe_commit(repository, commit) if repository else Commit(commit),
             ends={
                 self.span.candidates[0]: "the merge base",  # overwritten if it is good
-                self.span.candidates[-1]: "the bad end",
-                self.settings.good_commit: "the good end",
+                self.span.candidates[-1]: "the bad revision",
+                self.settings.good_commit: "the good revision",
             },
             patches=self.patches,
             has_remedies=self.settings.remedies and not self.request.works,
@@ -368,9 +368,9 @@ def candidates_to_skip(settings: Settings, span: CommitRange) -> tuple[SkipFacts
     candidate, or an end."""
     ends = {
         span.candidates[0]: "the merge base",  # overwritten if it is good
-        settings.good_commit: "good",
-        span.candidates[-1]: "bad",
-        settings.bad_commit: "bad",
+        settings.good_commit: "the good revision",
+        span.candidates[-1]: "the bad revision",
+        settings.bad_commit: "the bad revision",
     }
     skip_of: dict[str, str] = {}  # commit → the text of --skip that leaves it out
     repository = open_repository(Path(settings.repository)) if settings.skips else None
@@ -380,13 +380,13 @@ def candidates_to_skip(settings: Settings, span: CommitRange) -> tuple[SkipFacts
         for commit, name in ends.items():
             if commit in commits:
                 raise UsageError(
-                    f"--skip {text} excludes {name} ({commit[:10]}), but a hunt must measure good and bad.",
-                    f"Omit --skip {text}, or choose another {'good' if name == 'the merge base' else name} revision.",
+                    f"--skip {text} excludes {name} ({commit[:10]}), but a hunt must measure this commit.",
+                    f"Omit --skip {text}, or choose another {'bad' if name == 'the bad revision' else 'good'} revision.",
                 )
         skipped = [commit for commit in span.candidates if commit in commits]
         if not skipped:
             raise UsageError(
-                f"--skip {text} has no effect: none of these commits is a candidate of {settings.good}..{settings.bad}.",
+                f"--skip {text} has no effect, because it names no candidate of {settings.good}..{settings.bad}.",
                 "A candidate is a commit of the range that changes at least one path that the recipe does not ignore.",
             )
         skip_of = dict.fromkeys(skipped, text) | skip_of

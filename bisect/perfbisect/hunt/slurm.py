@@ -3,10 +3,11 @@
 Slurm decides the order, limits, dependencies and accounts of jobs. Another way to use Slurm is a host in hosts.toml
 that is leased from Slurm: see ``host.leases``.
 
-A job runs `bisect run` with the host ``local`` on the node that Slurm has chosen. If the node can write to the history
-(database) from which the job was submitted, the job stores the hunt in that history, and a repeated job resumes the
-hunt. If the node cannot write to this history, the job stores the hunt in the history of the node, a repeated job
-begins a new hunt, and the history from which the job was submitted has only the state of the job in Slurm.
+A job runs `bisect run` with the host ``local`` on the node that Slurm has chosen. The user who submits
+the job has a history (a database of hunts). If the node can write to the user's history, the job stores the hunt there,
+and a repeated job resumes the hunt. If the node cannot write to the user's history, the job stores the hunt in a
+separate database on the node, and a repeated job begins a new hunt. The user's history then contains only the state
+that Slurm reports for the job.
 """
 
 import math
@@ -172,8 +173,8 @@ def constraint_option(planned: PlannedHunt) -> list[str]:
         return []
     names = [parse_leased_host_name(hosts[0]) if len(hosts) == 1 else None for hosts in planned.hosts]
     if not all(name and name.lease == "slurm" and name.count == 1 for name in names):
-        advice = 'Remove host and any-host, or write host = "slurm:FEATURES" for a node with these features.'
-        raise UsageError(f"{title_of(planned)} names hosts, but Slurm chooses the node of a job.", advice)
+        advice = 'Remove the keys host and any-host, or write host = "slurm:FEATURES" for a node with these features.'
+        raise UsageError(f"The hunt {title_of(planned)} names hosts, but Slurm chooses the node of a job.", advice)
     features = "|".join(dict.fromkeys(name.features for name in names if name and name.features))
     return [f"--constraint={features}"] if features else []
 

@@ -141,7 +141,7 @@ class RunStartAdder:
             case Decided(decision) if isinstance(decision.order, Measure) and self.hosts:
                 host = self.hosts[decision.order.host]
                 self.orders[host], self.finished_runs[host], self.started_runs[host] = decision.order, 0, 0
-                yield from self._next_run(host)
+                yield from self._run_that_begins_now(host)
             case Decided(decision) if not isinstance(decision.order, Measure):
                 self.orders.clear()
                 if (step := explained_step(decision.order)) and len(self.hosts) == 1 and not self.build_hosts:
@@ -152,11 +152,11 @@ class RunStartAdder:
                 host = self._host_name(event.host)
                 self.built.add((host, candidate))
                 for waiting_host in (host,) if host in self.hosts else self.hosts:
-                    yield from self._next_run(waiting_host)
+                    yield from self._run_that_begins_now(waiting_host)
             case RunFinished():
                 host = self._host_name(event.host)
                 self.finished_runs[host] = self.finished_runs.get(host, 0) + 1
-                yield from self._next_run(host)
+                yield from self._run_that_begins_now(host)
             case CandidateSkipped():
                 self.orders.pop(self._host_name(event.host), None)
             case _:
@@ -166,7 +166,7 @@ class RunStartAdder:
         """The name of the host of an event. ``event_host`` is "" in an event of a session with only one host."""
         return event_host or self.hosts[0]
 
-    def _next_run(self, host: str) -> Iterator[RunStarted]:
+    def _run_that_begins_now(self, host: str) -> Iterator[RunStarted]:
         """The RunStarted event of a host's next run if this run begins now: its builds are made, and the previous run
         has ended."""
         order, built = self.orders.get(host), self.built

@@ -5,6 +5,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from textwrap import indent
 from typing import TypeVar
 
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, Warned
@@ -244,7 +245,7 @@ class WorkRetryPolicy:
             why = "nothing can be compared, because"
             if isinstance(failure, MetricNotPrinted):
                 printed = (
-                    f"The last lines of the output are:\n{failure.last_lines}"
+                    f"The last lines of the output are:\n{indent(failure.last_lines, '  ')}"
                     if failure.last_lines
                     else "The output is empty."
                 )

@@ -57,7 +57,7 @@ class Trainer:
     workloads: tuple[Workload, ...]
 
     @property
-    def identity(self) -> str:
+    def training_key(self) -> str:
         """A text that identifies the training: all inputs of the training runs, and the configuration of the server.
         The text is a part of the keys of builds, and is equal on all hosts.
         """

@@ -49,7 +49,7 @@ _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTI
 
 def find_common_benchmarks(systems: Iterable[str], good: SourceTree, bad: SourceTree) -> tuple[str, list[Benchmark]]:
     """The first build system of ``systems`` for which good and bad have benchmarks with the same names; and these
-    benchmarks, the most likely benchmark first, each name once.
+    benchmarks, each name once. Programs that are probably benchmarks, by their names, come first.
     """
     for system in systems:
         older = {benchmark.workload.name for benchmark in _likely_benchmarks(system, good)}

@@ -52,7 +52,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
     """
     files = [recipe for folder in folders for recipe in sorted(folder.glob(f"*/{FILE}"))]
     named = [(recipe.parent.name, Location(recipe)) for recipe in files]
-    tables = inherited_tables(Location(file), named, _read_single_recipe, "builder")
+    tables = inherited_tables(Location(file), named, _read_recipe_without_extended, "builder")
     sources = {source_location.file: source for source_location, source in tables.items()}
     table: Table = {"variants": SHARED}
     blocks: list[Any] = []
@@ -152,7 +152,7 @@ def required_build_section(builder: Builder) -> Build:
     return builder.build
 
 
-def _read_single_recipe(location: Location) -> Table:
+def _read_recipe_without_extended(location: Location) -> Table:
     """The contents of one builder.toml, without the recipes that it extends. Required keys may be missing, because the
     extended recipes may contain these keys."""
     table = read_table(location.file)

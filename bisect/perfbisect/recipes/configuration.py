@@ -65,7 +65,7 @@ def checked_within_folder(path: Path, recipe_folder: Path) -> Path:
         recipe_folder.resolve()
     ):
         raise RecipeError(
-            f"{path}: is a link to {path.resolve()}, a file outside {recipe_folder}.",
+            f"{path} is a link to {path.resolve()}, a file outside {recipe_folder}.",
             f"Copy the file into the folder of the recipe. Only recipes in {config_folder()} may have links to other folders.",
         )
     return path

@@ -225,7 +225,7 @@ def _checked_lease(lease: LeaseEntry, name: str, location: Location) -> LeaseEnt
 
 def leased_host_with_address(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
     """The host ``entry`` after its lease: ``values`` replace the placeholders in its keys, so that the address is
-    known. Raises RecipeError for a wrong value."""
+    known. Raises RecipeError if the root folder or the address is not allowed after this replacement."""
     way = {"root": fill_text(entry.root, values), "address": fill_text(entry.address, values)}
     convert_table(way, HostEntry, Location(Path(entry.file)).at("leases", entry.name.partition(":")[0], "host"))
     return msgspec.structs.replace(entry, leased=False, through=fill_command(entry.through, values), **way)

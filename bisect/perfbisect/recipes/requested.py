@@ -31,7 +31,7 @@ from perfbisect.recipes.builder_reader import config_template, load_builder, rec
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, is_trusted_path
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import archive_names_in, check_placeholders_in, escaped_braces, placeholders_in
-from perfbisect.recipes.toml import Location, convert_table, read_text, shown_value, similar_words_hint, sorted_list
+from perfbisect.recipes.toml import LINE, convert_table, read_text, shown_value, similar_words_hint, sorted_list
 from perfbisect.recipes.workload import (
     EVENTS,
     Option,
@@ -45,7 +45,6 @@ from perfbisect.recipes.workload import FILE as SUITE
 
 RECIPE = "command"
 OF_SERVERS = ("socket", "port")
-LINE = Location(Path("command line"))  # location of options in errors
 
 
 COMMANDS_ALONE = Settings("", "", "", "", "", "")
@@ -270,8 +269,8 @@ def converted_overrides(workload: Workload, overrides: Mapping[str, Option]) -> 
     for name in (arg for arg in overrides if arg not in TIMING):
         if name not in args:
             raise UsageError(
-                f"Workload {qualified_name(workload)} has no arg '{name}' to set.{similar_words_hint(name, args)}",
-                f"The args of this workload: {sorted_list(args)}. To change other values, write your own suite.",
+                f"Workload {qualified_name(workload)} has no argument '{name}' that --set could change.{similar_words_hint(name, args)}",
+                f"Arguments of this workload: {sorted_list(args)}. To change other values, write your own suite.toml.",
                 "set",
             )
         try:

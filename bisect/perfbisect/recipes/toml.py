@@ -52,10 +52,12 @@ class Location:
         return Location(self.file, keys)
 
     def mistake(self, what: str, advice: str = "") -> RecipeError:
-        """The error for a wrong value at this location. The sentence of the error begins with the file and the key, and
-        ends with ``what``, such as "is missing"."""
-        subject = f" `{self.keys}`" if self.keys else ""
-        return RecipeError(f"{self.file}:{subject} {what}", advice)
+        """The error for a wrong value at this location. The sentence of the error begins with the file and the key, or
+        with the option if the value is from the command line, and ends with ``what``, such as "is missing"."""
+        subject = f"{self.file}: `{self.keys}`" if self.keys else f"{self.file}"
+        if self.file == LINE.file and self.keys:
+            subject = f"--{self.keys.partition('[')[0]}"
+        return RecipeError(f"{subject} {what}", advice)
 
     def unknown_name_error(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
         """The error for an unknown name at this location; ``noun`` states what the name should name, such as
@@ -63,6 +65,9 @@ class Location:
         names = [*known]
         advice = f"{noun.capitalize()}s: {sorted_list(names)}."
         return self.mistake(f'is "{name}", but no such {noun} exists.{similar_words_hint(name, names)}', advice)
+
+
+LINE = Location(Path("the command line"))  # the location of options in errors
 
 
 def read_table(file: Path) -> Table:
@@ -73,11 +78,11 @@ def read_table(file: Path) -> Table:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{file}: is not valid TOML: {error}") from error
+        raise RecipeError(f"{file} is not valid TOML: {error}") from error
     except RecursionError as error:
-        raise RecipeError(f"{file}: is nested too deeply.") from error
+        raise RecipeError(f"{file} is nested too deeply.") from error
     except ValueError as error:  # int() refuses a number with thousands of digits
-        raise RecipeError(f"{file}: has a number that is too large.") from error
+        raise RecipeError(f"{file} has a number that is too large.") from error
     for location, value in all_values(table, Location(file)):
         _check_value(value, location)
     return table
@@ -114,9 +119,9 @@ def read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
-        raise RecipeError(f"{file}: cannot be read: {error.strerror}") from error
+        raise RecipeError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise RecipeError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 def convert_table(table: object, shape: type[Shape], location: Location) -> Shape:
@@ -215,7 +220,7 @@ def shown_value(value: object) -> str:
         case int() | float():
             return f"the number {value}"
         case list():
-            return "a list"
+            return "a list" if value else "an empty list"
         case dict():
             return "a table"
         case _:

@@ -69,7 +69,8 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
     """The report of a hunt. ``diff_of`` returns a diff; it is given only for a page, which also has drawings."""
     hunt, settings, state = report.summary, report.settings, report.state
     changes = [section for index in range(len(report.changes)) for section in change_sections(report, index, diff_of)]
-    proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in report.proof_sentences.items())
+    named = report.proof_sentences.items()
+    proofs = tuple(f"{'Proof ' * name.startswith('p')}{name}: {' '.join(sentences)}" for name, sentences in named)
     hosts = state.started.hosts if diff_of and state.started else ()
     narrowing: Iterable[Section] = ()
     if diff_of:
@@ -107,7 +108,7 @@ def setting_facts(report: HuntReport) -> Iterator[tuple[str, str]]:
     size = extent(hunt.commits, hunt.candidates, hunt.merges)
     if settings.narrows:
         size = f"the diff of the culprit of hunt {settings.narrows}"
-    changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
+    changed = "".join(f", {name} {of}{' s' * (name in ('time', 'warmup'))}" for name, of in settings.overrides.items())
     built = [row.builds[-1].patches for _, row in report.tested_commits if row.builds and row.builds[-1].patches]
     left_out = sum(is_skipped_by_user(row) for _, row in report.tested_commits)
     by = " ".join(f"--skip {text}" for text in settings.skips)
@@ -153,8 +154,8 @@ def headline(report: HuntReport) -> str:
     if len(report.changes) != 1 or report.summary.state != "found":
         return ""
     [change] = report.changes
-    size = effect(change.step.ratio, report.settings.metric)
-    return f"{change.commit.short_sha}: {size}{'' if change.step.ratio.only_known_side else f' in {report.wording.metric_text}'}"
+    size, is_bound = effect(change.step.ratio, report.settings.metric), change.step.ratio.only_known_bound
+    return f"{change.commit.short_sha}: {size}{'' if is_bound else f' in {report.wording.metric_text}'}"
 
 
 def change_sections(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iterator[Section]:
@@ -196,9 +197,8 @@ def issue_lines(report: HuntReport, change: NamedChange) -> Iterator[str]:
     settings, state, teller, step, commit = report.settings, report.state, report.wording, change.step, change.commit
     parent = change.parents[0].short_sha if change.parents else f"{commit.short_sha}^"
     host = host_line(state.started.hosts[0]) if state.started else settings.host
-    by = f", by {commit.author}" if commit.author else ""
     yield f"{teller.metric_text}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
-    yield f"Commit: {report.link_of(commit.sha) or commit.sha}{by}"
+    yield f"Commit: {report.link_of(commit.sha) or commit.sha}{f', by {commit.author}' * bool(commit.author)}"
     yield f"Effect: {teller.change_ratio_clause(step.ratio)}; {report.summary.title} on {host}."
     yield f"Probability that this {'part' if settings.narrows else 'commit'} is the culprit: {chance(step.probability)}. {teller.proven_against_sentence(step)}"
     yield f"Why: {' '.join(change.reason_sentences)}"
@@ -226,8 +226,9 @@ def pairs_table(pairs: Sequence[tuple[float, float]], metric: str) -> Table:
         for parent, culprit in shown
     ]  # fmt: skip
     latest = f"the latest {PAIRS} of {count(len(pairs), 'pair')}" if len(pairs) > PAIRS else "each pair"
+    title = f"{with_unit(metric)} of parent and commit, in {latest} of runs:"
     head = ("parent ○", "commit ●", "ratio", "")
-    return Table(head, tuple(rows), head[:3], lines_above=(f"{with_unit(metric)} of both, in {latest}:",))
+    return Table(head, tuple(rows), head[:3], lines_above=(title,))
 
 
 def counter_tables(explanation: Explanation) -> Iterator[Table]:
@@ -253,13 +254,12 @@ def counter_tables(explanation: Explanation) -> Iterator[Table]:
         axis = "ratio of culprit to parent"
         unit = an_operation(explanation) + " of the command" * (explanation.operation == "run")
         is_exact = any(counter.rounds <= 1 for counter in explanation.counters)
-        operation_note = f"An operation (o) is {unit}." * (explanation.operation != "operation")
-        above = tuple(
-            filter(
-                None,
-                (operation_note, "–: no interval, because the value was counted exactly, or measured once." * is_exact),
-            )
+        notes = (
+            f"An operation (o) is {unit}." * (explanation.operation != "operation"),
+            "cs/o: context switches per operation." * any(counter.name == "cs/o" for counter in explanation.counters),
+            "–: no interval, because the value was counted exactly, or measured once." * is_exact,
         )
+        above = tuple(filter(None, notes))
         yield Table(
             COUNTERS, tuple(rows), COUNTERS[1:], above, kind="counters", plot_title=axis, minor_columns=COUNTERS[-1:]
         )
@@ -273,7 +273,7 @@ def unknown_reason_sentences(
     absent = {name for name, sides in counted.items() if sides == (None, None)}
     absent -= {row.name for row in change.explanation.counters}
     if names := [name for name in counted if name in absent and not find_metric(name).is_optional]:
-        yield f"Not counted on this host: {', '.join(names)}."
+        yield f"Not counted on this host: {', '.join(with_unit(name).partition(',')[0] for name in names)}."
 
 
 def function_cost_tables(explanation: Explanation) -> Iterator[Table]:
@@ -327,7 +327,7 @@ def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
         head, tuple(rows), (relative, "runs", "build", "ccache", "prob."), kind="ladder", plot_title=f"ratio of {relative[1:]}",
         minor_columns=("ccache", "date", "build", "runs", "state", "95 %"),
     )  # fmt: skip
-    title = f"oldest first; {relative} is {relative[1:]} divided by {relative[1:]} of good ({report.settings.good})"
+    title = f"oldest first; {relative}: {relative[1:]} divided by {relative[1:]} of revision {report.settings.good} (good); build: build time; ccache: hit rate"
     notes_below = Remarks(tuple((remark, "") for remark in candidate_remarks(report)))
     return Section(f"Candidates, {title}", (table, notes_below), "ladder", is_folded=True)
 
@@ -340,8 +340,8 @@ def candidate_remarks(report: HuntReport) -> Iterator[str]:
         yield f"not measured yet: {', '.join(f'{suspect.commit.short_sha} ({chance(suspect.probability)})' for suspect in suspects)}"
     for sha, tested in report.tested_commits:
         short, further = report.commit(sha).short_sha, len(tested.runs) - len(report.search_runs(tested))
-        if tested.skip and not is_skipped_by_user(tested):
-            yield printable(f"{short} was skipped (stage {tested.skip.stage}): {tested.skip.reason}")
+        if (skip := tested.skip) and not is_skipped_by_user(tested):
+            yield printable(f"{short} was skipped (stage {skip.stage}): {skip.reason.replace(f'{short} ', 'it ')}")
         if slower := stopped_run_text(tested.runs):
             yield f"{short} is {slower}"
         if further:
@@ -396,5 +396,5 @@ def next_commands(report: HuntReport) -> Iterator[Code]:
     if not report.verdict_sentences or report.suspects:
         yield Code((bisect_command("resume", number, history),), "To resume")
     if report.changes and not report.settings.narrows:
-        yield Code((bisect_command("narrow", number, history),), "To narrow")
-        yield Code((bisect_command("prove", number, history),), "To prove")
+        yield Code((bisect_command("narrow", number, history),), "To search the diff")
+        yield Code((bisect_command("prove", number, history),), "To test a revert")

@@ -337,7 +337,7 @@ def advice_by_known_error(state: SessionState, settings: Settings, path: Path, s
     advice = {}
     for name, skips in classes.items():
         remedy = reduce(KnownError.combined, (skip.known for skip in skips if skip.known))
-        again = command_to_run(replace(settings, flags=settings.flags.plus(remedy.flags)), path)
+        again = command_to_run(replace(settings, flags=settings.flags.with_missing(remedy.flags)), path)
         text = f"{count(len(skips), 'commit')} did not build for {name}, such as {skips[0].commit[:10]}"
         advice[text] = f"Mended by {remedy.remedy}" + (f": {again}" if remedy.flags.options else ".")
     return advice
@@ -364,7 +364,7 @@ def shared_builds_text(history: History, hunt: int) -> str:
     if batch is None:
         return ""
     numbers = [str(task.hunt) for task in batch.hunts if task.hunt not in (None, hunt)]
-    return f"with hunt{'s' * (len(numbers) > 1)} {listed(numbers)} ({batch.name}), which share all builds"
+    return f"with hunt{'s' * (len(numbers) > 1)} {listed(numbers)} (batch {batch.name}), with shared builds"
 
 
 def is_skipped_by_user(row: TestedCommit) -> bool:

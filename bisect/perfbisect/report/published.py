@@ -72,7 +72,7 @@ def hunt_object(report: HuntReport) -> dict[str, Any]:
         "effect": report.ratio_of_ends,
         "candidates": [candidate_object(report, sha, row) for sha, row in report.tested_commits],
         "warnings": report.advice_by_warning,
-        "costs": msgspec.to_builtins(report.costs) | phase_entry(report.made_builds),
+        "costs": msgspec.to_builtins(report.costs) | build_phases_entry(report.made_builds),
         "again": command_to_run(settings, report.history),
         "go_on": bisect_command("resume", number, report.history),
         "prove": bisect_command("prove", number, report.history),
@@ -132,10 +132,10 @@ def candidate_object(report: HuntReport, sha: str, row: TestedCommit) -> dict[st
         "stopped": stopped_run_text(row.runs),
         "patches": row.builds[-1].patches if row.builds else {},
         "shared": row.is_fetched,
-    } | phase_entry(row.new_builds)
+    } | build_phases_entry(row.new_builds)
 
 
-def phase_entry(builds: Sequence[BuildFacts]) -> dict[str, Any]:
+def build_phases_entry(builds: Sequence[BuildFacts]) -> dict[str, Any]:
     """A dict with the entry "phases", which has the seconds of each phase of the builds. The dict is empty if the
     phases are unknown, as in logs of earlier versions of perfbisect.
     """
@@ -185,7 +185,7 @@ def noise_object(trial_state: SessionState) -> dict[str, Any]:
     return {
         "noise": estimate,
         "pairs": {"time": pairs[0], "cpu_time": pairs[1]} if pairs else None,
-        "advice": noise.advise_repeats(trial_state, estimate) if estimate else None,
+        "advice": noise.advise_repeats_and_duration(trial_state, estimate) if estimate else None,
         "detectable": list(noise.detectable_drops_by_runs(trial_state, estimate)) if estimate else [],
     }
 

@@ -225,7 +225,7 @@ def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
         yield from ["", head]
         for line, hunt in zip(table_lines, hunts, strict=True):
             yield from (line, hunt)
-    yield f"\nIf no series has a step, at most {100 * RATE:.0f} % of such files would show a step. 'false alarm' is the probability that a series without a step shows such a step."
+    yield f"\nA step is a change that lasts. If no series has a step, at most {100 * RATE:.0f} % of such files would show a step. 'false alarm' is the probability that a series without a step shows such a step."
 
 
 def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
@@ -345,9 +345,10 @@ def branch_sentences(trial: SessionState, branch: BranchLevels) -> Iterator[str]
     tips."""
     names = [build.name for build in trial.request.subjects]
     found_steps = [*steps_with_hunts(trial, branch.lines)]
-    yield f"The series has {count(len(names), 'tip')} and {count(len(found_steps), 'step')}{':' if found_steps else '.'}"
-    for line, step, _, outcome in found_steps:
-        yield f"  {printable(f'{line.work}, {step_sentence(step, names)}: {outcome}')}"
+    yield f"The series has {count(len(names), 'tip')} and {count(len(found_steps), 'step')} in speed{':' if found_steps else '.'}"
+    for line, step, hunt, outcome in found_steps:
+        found = f"culprit {outcome}" if hunt and hunt.culprit else outcome
+        yield f"  {printable(f'{line.work}, {step_sentence(step, names)}: {found}')}"
     yield from unbuilt_tip_sentences(branch)
 
 

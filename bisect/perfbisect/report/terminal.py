@@ -70,7 +70,7 @@ def part_lines(part: Part, width: int | None, indent: str) -> Lines:
                 yield from remark_lines(text, indent, width)
                 yield from remark_lines(advice, indent and f"  {indent}", width)
         case Code([line], title) if title:
-            yield f"{f'{title}:':11} {safe_line(line)}"
+            yield f"{f'{title}:':20} {safe_line(line)}"
         case Code(code, title):
             yield from [f"{title}:"] if title else []
             yield from (f"  {safe_line(line)}" for line in code)

@@ -23,11 +23,11 @@ from perfbisect.core.stats.paired_comparison import (
     Values,
     WorkloadRatios,
     better_or_worse,
-    builds_without_metric,
     compare_builds,
     costs_of_each_workload,
     group_summaries,
     is_machine_cpu,
+    workloads_and_builds_without_metric,
 )
 from perfbisect.core.stats.release_series import speed_lines
 from perfbisect.report import series
@@ -146,7 +146,7 @@ def comparison_sections(trial: SessionState, rows: Sequence[WorkloadRatios], *, 
         for summary in group_summaries(rows)
     ]
     if groups:
-        yield Section("Groups", (trial_table(("min", "max", "avg", "median"), "group", groups),), hide_title=True)
+        yield Section("Ratios in each workload group", (trial_table(("min", "max", "avg", "median"), "group", groups),))
     if levels := background_rate_table(trial):
         yield Section("Service levels", (levels,), hide_title=True)
 
@@ -210,7 +210,7 @@ def interval_table(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table
         ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
         return Cell(low_to_high(ratio.interval), (*ends, better_or_worse(ratio, trial.request.metric)))
 
-    title = f"95 % intervals, from {run_counts(trial, rounds)}"
+    title = f"95 % intervals, from {run_counts(trial, rounds)}{'' if counts[-1] > 1 else ' (– : needs 2 rounds)'}"
     plain = tuple(f"{column} {part}" for column in column_titles(trial) for part in ("low", "high", "real"))
     table_rows = [*rows_with_group_gaps(rows, cell, 3)]
     return trial_table(column_titles(trial), "workload", table_rows, (title,), csv_head=plain)
@@ -312,7 +312,7 @@ def trial_remarks(trial: SessionState) -> Iterator[str]:
         yield f"{works[drop.work].name}, {ends}: {result} (hunt {drop.hunt})"
     yield from (f"{subject.name} was not measured: {subject.trouble}" for subject in subjects if subject.trouble)
     for skip in trial.skips:
-        yield f"{subjects[skip.subject].name} fails in {works[skip.work].name}: {skip.facts.reason}"
+        yield f"{subjects[skip.subject].name} fails in workload {works[skip.work].name}: {skip.facts.reason}"
     for work, held, clients in background_rates(trial):
         for subject, build, client in zip(subjects, held, clients, strict=True):
             if build and not build.sustained:
@@ -320,7 +320,7 @@ def trial_remarks(trial: SessionState) -> Iterator[str]:
                 yield f"{subject.name} fails the SLA of {work}: it sustains {rates} ({build.role})."
             if client is not None and client >= BUSY:
                 yield f"In {work} of {subject.name} the client is busy for {percent(client)} of the time, and may limit the result."
-    for work_number, subject_ in builds_without_metric(trial):
+    for work_number, subject_ in workloads_and_builds_without_metric(trial):
         yield f"{subjects[subject_].name} has no value of {trial.request.metric} in {works[work_number].name}."
     alike: dict[tuple[str, str], list[str]] = {}
     for subject in filter(lambda build: build.binary, subjects):
@@ -362,7 +362,7 @@ def noise_summary(trial: SessionState) -> tuple[str, ...]:
     groups = count(estimate.visits, "visit" if estimate.runs_share_start else "round")
     # The settings do not contain the duration of a command, so the median duration of its runs is printed.
     seconds = median(run.facts.seconds for run in paired_or_interleaved_runs(trial) if not run.facts.layout)
-    title = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
+    title = f"Builder {request.builder}, workload {request.works[0].name}, host {request.host}, build {subject.name}"
     pairs = f"; and {count(2 * pairs_made(trial), 'paired run')}" * bool(pairs_made(trial))
     return (f"{title}: {groups}, {count(estimate.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)
 

@@ -108,8 +108,8 @@ def changed_functions(repo: Repository, parent: str, commit: str, profiled: Coll
 
 
 def functions_named_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[ChangedFile]) -> list[str]:
-    """The functions whose bodies are in one of ``files`` under a macro's name: another source file includes the file,
-    and defines one of ``macros`` as the name of the function.
+    """The names of functions whose bodies are in ``files``, but that have a macro in place of the name there. Another
+    source file includes one of ``files``, and defines one of ``macros`` as the name of the function.
     """
     included = re.compile(rf"#\s*include.*(?:{'|'.join(re.escape(PurePosixPath(file.path).name) for file in files)})")
     texts_of = {name: search.sources_containing([name]).values() for name in macros}
@@ -119,10 +119,12 @@ def functions_named_by_macros(search: "CallerSearch", macros: Iterable[str], fil
     return [*chain.from_iterable(matches)]
 
 
-def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[str], skip_others: bool) -> Lines:
+def replaced_lines(
+    repo: Repository, parent: str, commit: str, paths: Iterable[str], skip_files_with_other_changes: bool
+) -> Lines:
     """The replaced lines of a small change, as (path, old line, new line). The result is empty if the lines are too
-    many or too long. If a file has other changes than replaced lines, and ``skip_others`` is true, the file is left
-    out. If ``skip_others`` is false, the result is empty.
+    many or too long. If a file has other changes than replaced lines, and ``skip_files_with_other_changes`` is true,
+    the file is left out. If ``skip_files_with_other_changes`` is false, the result is empty.
     """
     pairs: list[tuple[str, str, str]] = []
     for path in (path for path in paths if not BESIDE.search(path)):
@@ -134,7 +136,7 @@ def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[s
         if all(len(old) == len(new) for old, new in code_hunks):
             rows = [row for hunk in code_hunks for row in zip(*hunk, strict=True)]
             pairs += [(path, old.strip(), new.strip()) for old, new in rows]
-        elif not skip_others:
+        elif not skip_files_with_other_changes:
             return ()
     short = all(len(text) <= LONGEST for pair in pairs for text in pair[1:])
     return tuple(pairs) if short and len(pairs) <= LINES else ()

@@ -272,7 +272,7 @@ def proposed_range(repo: Repository) -> ProposedRange:
     """
     head = commits_of_names(repo, ["HEAD"])[0]
     if head is None:
-        raise UsageError(f"The present branch of {repo.folder} has no commits.", "Check out a branch with commits.")
+        raise UsageError(f"The current branch of {repo.folder} has no commits.", "Check out a branch with commits.")
     merged, since = tags_of_commits(repo, "--merged=HEAD"), int(git(repo, "log", "-1", "--format=%ct", head)) - RECENT
     # If releases are on branches, the tags that HEAD contains are years old.
     releases_of = releases_by_pattern(merged if any(tag.seconds > since for tag in merged) else tags_of_commits(repo))

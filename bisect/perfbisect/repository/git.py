@@ -228,7 +228,7 @@ def git_failure(failed_action: str, stderr: str) -> EnvironmentFailure:
     advice = ""
     if "dubious ownership" in why:
         command = next((line for line in lines if line.startswith("git config ")), "git config … safe.directory FOLDER")
-        advice = f"The repository belongs to another user, whose configuration could start programs. If you trust it: {command}"
+        advice = f"The repository belongs to another user, whose configuration could start programs. If you trust this user: {command}"
     elif "safe.bareRepository" in why:
         advice = "Give the bare repository itself with --repo FOLDER."
     elif "No space left on device" in stderr:

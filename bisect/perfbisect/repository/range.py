@@ -74,7 +74,7 @@ def read_range(
         # only parent of the first commit is the boundary.
         parents_of_rows = [boundary, *([row[0]] for row in rows)]
         rows = [[row[0], *parent] for row, parent in zip(rows, parents_of_rows, strict=False)]
-        if joins := _oldest_containing_base(repo, base, bad, inside, boundary):
+        if joins := _oldest_containing_base_unless_all(repo, base, bad, inside, boundary):
             rows = [[*row, base] if row[0] == joins else row for row in rows]
     if not rows:
         raise UsageError(
@@ -106,11 +106,11 @@ def _merge_base(repo: Repository, good: str, bad: str) -> str:
     return base
 
 
-def _oldest_containing_base(
+def _oldest_containing_base_unless_all(
     repo: Repository, base: str, bad: str, inside: Sequence[Sequence[str]], boundary: Collection[str]
 ) -> str | None:
     """The oldest commit that contains ``base``, among the commits of a walk along first parents; None if all these
-    commits contain ``base``."""
+    commits contain ``base``, because the walk then begins at ``base``."""
     if base in boundary:
         return None
     later = set(git(repo, "rev-list", "--ancestry-path", "--stdin", stdin=f"{bad}\n^{base}").split())

@@ -144,7 +144,7 @@ def _log_drop(fraction: float) -> float:
 
 def _is_in_subrange(world: World, subrange: UnsettledRange, candidate: int) -> bool:
     reach = ancestry_of(world.graph)
-    return bool(reach.ancestors(subrange.bad)[candidate] and not reach.ancestors(subrange.good)[candidate])
+    return bool(reach.with_ancestors(subrange.bad)[candidate] and not reach.with_ancestors(subrange.good)[candidate])
 
 
 def _is_smallest_testable_set(world: World, candidates: tuple[int, ...]) -> bool:
@@ -155,7 +155,7 @@ def _is_smallest_testable_set(world: World, candidates: tuple[int, ...]) -> bool
     if len(candidates) < 2 or not broken:
         return False
     usable = (v for v in range(world.graph.size) if v not in broken)
-    below = (ancestry_of(world.graph).ancestors(v)[list(candidates)] for v in usable)
+    below = (ancestry_of(world.graph).with_ancestors(v)[list(candidates)] for v in usable)
     return all(mask.all() or not mask.any() for mask in below)
 
 

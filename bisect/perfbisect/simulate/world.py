@@ -137,7 +137,7 @@ class World:
         """The logarithm of a build's number of instructions, with random noise of the size ``noise``. Code placement
         has no effect on this number."""
         binary = self.binaries.get(candidate, candidate)
-        below = ancestry_of(self.graph).ancestors(self._stale.get(binary, binary))
+        below = ancestry_of(self.graph).with_ancestors(self._stale.get(binary, binary))
         change = sum(size for step, size in self.counts.items() if below[step])
         return -change - noise * float(self._generator(RandomDraw.COUNTS, candidate).normal())
 
@@ -275,7 +275,7 @@ class World:
     def _source_effect(self, binary: int) -> float:
         """The effect of a build's source on the logarithm of the metric."""
         if binary not in self._source_effects:
-            below = ancestry_of(self.graph).ancestors(binary)
+            below = ancestry_of(self.graph).with_ancestors(binary)
             change = sum(size for step, size in self.steps.items() if below[step])
             if self.older_branch_changes:
                 change += self.older_branch_changes.get(int(branch_point_of(self.graph)[binary]), 0.0)
@@ -319,8 +319,9 @@ class World:
         draw, outlier, second = float(rng.normal()), float(rng.random()), float(rng.random())
         self._runs_of_build[candidate] += 1
         noise = habits.noise * draw * (habits.bad_host if host == 1 else 1.0)
-        if habits.slow_noise != 1 and any(ancestry_of(self.graph).ancestors(candidate)[v] for v in self.right_culprits):
-            noise *= habits.slow_noise
+        if habits.slow_noise != 1:
+            below = ancestry_of(self.graph).with_ancestors(candidate)
+            noise *= habits.slow_noise if any(below[v] for v in self.right_culprits) else 1.0
         if outlier < habits.outliers or (candidate in self.spoiled and self._runs_of_build[candidate] <= 2):
             noise = abs(10 * noise) * (1 if outlier < habits.outliers * habits.lucky else -1)
         return noise + (habits.second_speed[1] if second < habits.second_speed[0] else 0.0)

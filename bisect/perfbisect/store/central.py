@@ -277,8 +277,8 @@ def first_line_of_error(failure: Exception) -> str:
     return str(failure).strip().partition("\n")[0].rstrip(".")
 
 
-class CopyFromCentral(NamedTuple):
-    """A session or a batch of a central history that was copied into a history in memory."""
+class CentralCopyInMemory(NamedTuple):
+    """A session or a batch of a central history, which was copied into the database ``history`` in memory."""
 
     history: History
     id: int | str  # in ``history``: 12, c3, b2
@@ -312,7 +312,7 @@ class CentralReader:
         return listed
 
     @contextmanager
-    def session_copy(self, name: str | None = None) -> "Iterator[CopyFromCentral]":
+    def session_copy(self, name: str | None = None) -> "Iterator[CentralCopyInMemory]":
         """A copy, in memory, of a session or a batch, and of its related sessions. If ``name`` is None, the latest hunt
         is copied.
 
@@ -333,7 +333,7 @@ class CentralReader:
         if not names:
             raise missing
         with closing(self._copied_to_memory(OF_SESSIONS, number_in_central_name, names)) as history:
-            yield CopyFromCentral(history, f"{kind}{number}" if kind else int(number), match[0])
+            yield CentralCopyInMemory(history, f"{kind}{number}" if kind else int(number), match[0])
 
     def query(self, sql: str) -> QueryResult:
         """The result of an SQL query of the user. PostgreSQL executes the query with the rights of the role that may

@@ -33,6 +33,7 @@ OWN = (
 
 
 OTHER_FILE = "Give another file with --history."
+BEGIN_OR_OTHER = "`bisect run` begins a hunt. If you have another history, give its file with --history."
 
 
 class NoHistory(UsageError):
@@ -65,8 +66,9 @@ def not_found_error(name: str, label: str, history: Path) -> UsageError:
     """The error that a history contains no session or batch with the id ``name``; the message calls the history
     ``label``.
     """
+    kind = {"c": "comparison ", "p": "proof ", "n": "A/A test "}.get(name[0] if name[1:].isdecimal() else "", "")
     command = with_history("bisect history", history)
-    return UsageError(f"There is no {name} in the history {label}.", f"To list all ids: {command}")
+    return UsageError(f"There is no {kind}{name} in the history {label}.", f"To list all ids: {command}")
 
 
 @lru_cache
@@ -111,13 +113,13 @@ class WalKeepingConnection(sqlite3.Connection):
 def open_reader(path: Path) -> sqlite3.Connection:
     """A read-only connection to an existing history. Raises UsageError if the file is missing or is not a history."""
     if not path.exists():
-        raise UsageError(f"There are no hunts yet: the history {path} does not exist.", "`bisect run` begins a hunt.")
+        raise UsageError(f"There are no hunts yet: the history {path} does not exist.", BEGIN_OR_OTHER)
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
         _check_regular_file(path)
         connection = sqlite3.connect(_read_only_uri(path), uri=True, timeout=WAIT, factory=RetryingReadConnection)
         unless_opened.callback(connection.close)
         if not prepare_and_check_schema(connection, path):
-            raise NoHistory(f"There are no hunts yet: the history {path} is empty.", "`bisect run` begins a hunt.")
+            raise NoHistory(f"The history {path} is empty: it has no hunts yet.", "`bisect run` begins a hunt.")
         replace_outdated_views(connection, read_only=True)
         connection.execute("PRAGMA query_only = 1")
         if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",) and (where := shared_file_system(path)):
@@ -255,11 +257,11 @@ def prepare_and_check_schema(connection: sqlite3.Connection, path: Path) -> bool
     if tables and version != VERSION:
         raise UsageError(
             f"The history {path} was written by {'a newer' if version > VERSION else 'an older'} version of perfbisect.",
-            "Use that version; or give another file with --history, or move the history away.",
+            "Use that version, or another history. To begin a new history, move this file away.",
         )
     if tables and (name := foreign_object(connection)):
         raise EnvironmentFailure(
-            f"{path} is not a history that perfbisect has made: its object {name} differs.",
+            f"{path} is not a history that perfbisect has made: its table, view, index or trigger {name} differs.",
             "Do not use this file: it could execute SQL of its author.",
         )
     return bool(tables)
@@ -293,7 +295,7 @@ def damage_explained(history_name: str, damaged_item: str) -> Iterator[None]:
     except Exception as failure:  # no list of errors is complete: a damaged row can have any value
         raise EnvironmentFailure(
             f"The history {history_name} is damaged: {damaged_item} cannot be read ({type(failure).__name__}: {failure}).",
-            "Other sessions of that history are not affected. To repair it, replace it with a copy that was made earlier.",
+            "The other sessions of this history are not affected. To repair the history, replace it with an earlier copy.",
         ) from failure
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import mask_credentials, mask_credentials_in_fields
@@ -164,7 +164,7 @@ class History:
             yield self.writer
             return
         if self.file_identity != device_and_inode(self.path):
-            self.save_lost_history()
+            self.save_lost_history_and_raise()
         with sqlite_errors_explained(self.path):
             self.writer.execute("BEGIN IMMEDIATE")
             try:
@@ -176,7 +176,7 @@ class History:
                 self.cached_logs.clear()
                 raise
 
-    def save_lost_history(self) -> None:
+    def save_lost_history_and_raise(self) -> NoReturn:
         """Save the history, whose file was deleted or moved, as a new file; then raise EnvironmentFailure.
 
         The new file has another name, because the write-ahead log of the old file may still exist, and would damage a

@@ -148,10 +148,10 @@ def checked_value(name: str, value: Any, expected_type: Any) -> Any:
     """``value``, unchanged. Raises ValueError for a wrong type or range: an SQLite column can have any value."""
     fits = isinstance(value, tuple if get_origin(expected_type) is tuple else expected_type)
     if not fits and not (expected_type in (float, float | None) and isinstance(value, int)):
-        raise ValueError(f"{name} is {value!r:.60}")
+        raise ValueError(f"{name} is {value!r:.60}, a value of a wrong type")
     limit = {"started": LAST_MOMENT, "at": LAST_MOMENT, "probability": 1.0}.get(name)
     if limit is not None and value is not None and not 0 <= value <= limit:
-        raise ValueError(f"{name} is {value}")
+        raise ValueError(f"{name} is {value}, which is not between 0 and {limit:g}")
     if isinstance(value, str):
         value.encode()
     return value
@@ -189,7 +189,7 @@ def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
     number, kind, started, builder, variant, workload, *measured, origin, name = row[:12]
     ended, process, failure, request, verdict = row[12:17]
     if kind not in KINDS:
-        raise ValueError(f"its kind is {kind!r}")
+        raise ValueError(f"its kind is {kind!r}, which is not a kind of session")
     state = STATES[verdict] if verdict is not None else unfinished_state(process, failure)
     workloads: tuple[str, ...] = (workload,)
     further: dict[str, Any] = {}

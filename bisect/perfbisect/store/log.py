@@ -112,9 +112,9 @@ def check_field_values(value: object, field_name: str = "") -> None:
             for part in value:
                 check_field_values(part, field_name)
         case str() if len(value) > LONGEST_TEXT:
-            raise ValueError(f"{field_name} has {len(value)} characters")
+            raise ValueError(f"{field_name} has {len(value):,} characters, more than {LONGEST_TEXT:,}")
         case int() | float() if field_name in COUNTS and not 0 <= value <= COUNTS[field_name]:
-            raise ValueError(f"{field_name} is {value:g}, which is not a count or duration")
+            raise ValueError(f"{field_name} is {value:g}, which is not between 0 and {COUNTS[field_name]:g}")
         case int() | float() if not abs(value) <= codec.LARGEST:
             raise ValueError(f"{field_name} is not a finite number")
 

@@ -180,9 +180,13 @@ def query_errors_explained(connection: sqlite3.Connection, history_path: Path, s
             case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (damage := connection.execute(DAMAGED).fetchone()):
                 raise EnvironmentFailure(
                     f"The history {history_path} is damaged: {damage[0]} is not JSON.",
-                    "Exclude this row with WHERE json_valid(…).",
+                    "To exclude such rows, add to the query: WHERE json_valid(COLUMN).",
                 ) from failure
-            case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
+            case sqlite3.SQLITE_TOOBIG:
+                raise UsageError(
+                    f"The query failed: {failure}.", "Select shorter values: substr(COLUMN, 1, 1000)."
+                ) from failure
+            case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_RANGE:
                 raise UsageError(f"The query is wrong: {failure}.", schema_hint(connection, sql)) from failure
             case _:
                 raise error_for_user(failure, history_path) from failure

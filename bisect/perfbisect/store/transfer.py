@@ -297,7 +297,7 @@ def start_event_from_tables(history: History, hunt: int, settings: Settings, hos
     span = history.candidates(hunt)
     check_field_values({"commits": commits, "choices": choices, "merges": merges})
     if not all(map(HASH.fullmatch, span)) or base != span[0]:
-        raise ValueError("its range is not valid")
+        raise ValueError("the range of the hunt is not valid")
     commits, choices, merges = msgspec.convert((commits, choices, merges), tuple[int, int, int])
     names = settings.builder, settings.workload, settings.good, settings.bad
     return SessionStarted(hunt, host, False, *names, commits, span, merges, branch_points=len(span) - 1 - choices)
@@ -306,25 +306,25 @@ def start_event_from_tables(history: History, hunt: int, settings: Settings, hos
 def checked_head(head: SessionHead, log: Sequence[TimedEvent], requests: Mapping[int, TrialRequest]) -> SessionHead:
     """Returns ``head`` unchanged. Raises ValueError if reports could not show the session.
 
-    ``requests`` are the requests of trials that were copied before this session.
+    ``requests`` maps the numbers of the trials that were already copied to their requests (builds and workloads).
     """
     if not UID.fullmatch(head.uid):
-        raise ValueError("it has no name")
+        raise ValueError("the session has no unique id")
     if len(head.origin) > LONGEST_NAME:
-        raise ValueError("its origin is too long")
+        raise ValueError(f"the origin has more than {LONGEST_NAME} characters")
     check_field_values(to_plain(head.settings))
     check_field_values(head.attempts, "attempts")
     plan = head.start_event.request
     if head.kind != "hunt":
         check_field_values(to_plain(plan))
         if head.kind != plan.kind or not plan.works:
-            raise ValueError("its kind differs from its request")
+            raise ValueError("its row and its first event name different kinds of sessions, or it has no workload")
         started = (event.request for _, event in log if isinstance(event, SessionStarted))
         for request in (plan, *started):
             if (request.reverts.hunt if request.reverts else None) != head.about:
-                raise ValueError("it belongs to another hunt")
+                raise ValueError("its row and its events name different hunts")
             if build_and_workload_counts(request) != build_and_workload_counts(plan) or request.kind != head.kind:
-                raise ValueError("its attempts measure other builds or workloads")
+                raise ValueError("its events list different numbers of builds or workloads")
         builds, works = build_and_workload_counts(plan)
         for _, event in log:
             if isinstance(event, BuildFinished | RunFinished | CandidateSkipped) and event.candidate >= builds:
@@ -340,7 +340,7 @@ def checked_head(head: SessionHead, log: Sequence[TimedEvent], requests: Mapping
 
 
 def build_and_workload_counts(request: TrialRequest) -> tuple[int, int]:
-    """The number of builds, and the number of workloads, of a trial."""
+    """The number of builds and the number of workloads that a trial measures."""
     return len(request.subjects), len(request.works)
 
 

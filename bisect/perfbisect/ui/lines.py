@@ -74,8 +74,8 @@ SILENCE = 60.0  # seconds without a line, after which a line says what the hosts
 
 def event_lines(view: SessionView, event: Event, at: float) -> Iterator[str]:
     """The lines of text for ``event``; ``view`` is the state of the view after the event."""
-    if view.trial:
-        yield from trial_lines(view, view.trial, event)
+    if view.trial_state:
+        yield from trial_lines(view, view.trial_state, event)
         return
     for position, (word, text) in enumerate(labelled_texts(view, event)):
         yield f"{'' if position else time_of_day(at):8}  {word:9} {text}"
@@ -87,7 +87,7 @@ def labelled_texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]
     match event:
         case SessionStarted():
             yield "resumed" if event.resumed else "hunt", hunt_start_text(event)
-            yield "", f"A ratio compares all runs of a build so far with the runs of good ({view.commit(0).short_sha})."
+            yield "", f"Ratios are to the runs of good ({view.commit(0).short_sha}) so far, with their 95 % intervals."
         case MetricChosen(why=why):
             yield "metric", why
         case Remedied():
@@ -162,7 +162,7 @@ def trial_lines(view: SessionView, trial: SessionState, event: Event) -> Iterato
         case MetricChosen(why=why):
             yield why
         case PairingChosen(why=why):
-            yield f"{why} {count(view.expected_runs.runs - runs, 'run')} to go."
+            yield f"{why} Runs still to be made: {view.expected_runs.runs - runs}."
         case Warned(text, advice):
             yield f"warning: {advised(text, advice)}"
         case BuildStarted(number, commit) if not request.subjects[number].key:

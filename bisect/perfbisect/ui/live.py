@@ -161,7 +161,7 @@ class LiveScreen:
         for row in self.rows if len(self.rows) > 1 else ():
             view = None if row.hunt is None else self.views.get(row.hunt)
             progress = "" if view is None else f"{count(view.state.run_count, 'run'):>9}  {view.verdict_or_progress}"
-            name = view.name if view and view.trial else "" if row.hunt is None else f"hunt {row.hunt}"
+            name = view.name if view and view.trial_state else "" if row.hunt is None else f"hunt {row.hunt}"
             gap = " " * (wide - cell_len(row.title))
             state = printable(row.state) or progress
             style = "bold" if self.together and row.hunt in drawn and view and not view.search_verdict else ""

@@ -50,8 +50,9 @@ def screen_lines(view: SessionView, width: int, height: int | None, now: float, 
     busy = view.ended is None and (view.is_verdict_final or not view.state.verdict)
     doing = [*purpose_and_progress_line(view, room), *activity_lines(view, room, now, glyphs)] if busy else []
     paired = ScreenBlock(latest_pair_lines(view, room, glyphs), 4)
-    trial_rows = [Text(line) for line in ratio_lines(view.trial, room)] if view.trial else []
-    choices = () if view.trial else (view.state.chosen, view.state.pairing)
+    trial = view.trial_state
+    trial_rows = [Text(line) for line in ratio_lines(trial, room)] if trial else []
+    choices = () if trial else (view.state.chosen, view.state.pairing)
     chosen = " ".join(choice.why for choice in choices if choice and choice.why)
     blocks = [
         ScreenBlock(header_lines(view, room, now, glyphs), 8),
@@ -64,8 +65,8 @@ def screen_lines(view: SessionView, width: int, height: int | None, now: float, 
         warned,
         ScreenBlock(folded_lines(chosen, room, "", 3, "dim"), 2),
     ]
-    rows, airy = make_room_for_table(blocks, len(trial_rows) if view.trial else len(view.tested) + 1, height)
-    table_of.lines[:] = trial_rows[:rows] if view.trial else candidate_table(view, room, rows - 1) if rows > 1 else []
+    rows, airy = make_room_for_table(blocks, len(trial_rows) if trial else len(view.tested) + 1, height)
+    table_of.lines[:] = trial_rows[:rows] if trial else candidate_table(view, room, rows - 1) if rows > 1 else []
     return fitted_lines(blocks, width, glyphs, empty_lines=airy)
 
 
@@ -107,7 +108,7 @@ def header_lines(view: SessionView, width: int, now: float, glyphs: Glyphs) -> l
     """The first two lines of the screen: the name of what is measured, and the times; then the range and the costs of a
     hunt, or the progress of a trial.
     """
-    hunt, trial, runs = view.hunt_start, view.trial, view.state.run_count
+    hunt, trial, runs = view.hunt_start, view.trial_state, view.state.run_count
     if trial:
         title = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
         far = f"{runs:,} of {'about ' * view.expected_runs.may_change}{count(view.expected_runs.runs, 'run')}"
@@ -216,10 +217,10 @@ def host_activity_lines(
             word = f"{'measured' if run.is_finished else 'measuring'}  "
             if run.is_finished and run.number == run.runs_of_order and view.builds_on_build_hosts:
                 word = "waiting for a build, after  "
-            line = run_line(view, run, width, now, glyphs)
+            line = rate_over_time_line(view, run, width, now, glyphs)
         case None:
             idle = "waiting for a build" if view.builds_on_build_hosts else "deciding" if view.tested else "starting"
-            idle = "preparing" if view.trial else idle
+            idle = "preparing" if view.trial_state else idle
             return [Text(idle, "dim"), Text()]
     short, subject = view.activity_title(activity)
     return [Text.assemble(word, (short, "bold"), "  ", subject), line]
@@ -252,7 +253,7 @@ def bar_width_and_text(parts: list[str], width: int, glyphs: Glyphs) -> tuple[in
     return max(SMALLEST, min(60, width - max(36, cell_len(behind) + 2))), f"  {behind}"
 
 
-def run_line(view: SessionView, run: LatestRun, width: int, now: float, glyphs: Glyphs) -> Text:
+def rate_over_time_line(view: SessionView, run: LatestRun, width: int, now: float, glyphs: Glyphs) -> Text:
     """A line with the present run's rate over time as a sparkline, and the latest rate. The scale of the sparkline is
     from 0 to the highest rate in the hunt.
     """
@@ -260,7 +261,7 @@ def run_line(view: SessionView, run: LatestRun, width: int, now: float, glyphs: 
     if run.planned_seconds:  # the bar ends at the planned duration
         passed = run.planned_seconds if run.is_finished else min(run.planned_seconds, passed)
     row = view.tested.get(run.candidate)
-    runs = [recorded.facts for recorded in view.state.runs[-1:]] if view.trial else row.runs if row else ()
+    runs = [recorded.facts for recorded in view.state.runs[-1:]] if view.trial_state else row.runs if row else ()
     if run.is_finished and runs:
         latest = runs[-1]
         metric = view.shown_metric_of(latest)
@@ -285,7 +286,7 @@ def latest_pair_lines(view: SessionView, width: int, glyphs: Glyphs) -> list[Tex
     if state.verdict or view.ended:
         return []
     metric = state.pairing.metric_of_paired_runs(view.metric) if state.pairing else view.metric
-    if view.trial:
+    if view.trial_state:
         trial_runs = state.runs[-RECENT:]
         names = {run.facts.commit: printable(state.request.subjects[run.subject].name) for run in trial_runs}
         return pair_lines([run.facts for run in trial_runs], metric, names.__getitem__, width, glyphs)

@@ -98,18 +98,18 @@ def _updated_except_ratios(view: SessionView, event: Event, at: float) -> Sessio
         case Foreseen(text):
             return replace(view, forecast=text)
         case PairingChosen():
-            return replace(view, place="", expected_runs=expected_runs(state)) if view.trial else view
-        case CandidateSkipped(number, skip, workload=work) if view.trial:
-            what = "is omitted" if skip.is_build_failure else f"fails in {state.request.works[work].name}"
+            return replace(view, place="", expected_runs=expected_runs(state)) if view.trial_state else view
+        case CandidateSkipped(number, skip, workload=work) if view.trial_state:
+            what = "is omitted" if skip.is_build_failure else f"fails in workload {state.request.works[work].name}"
             warned = Warned(f"{state.request.subjects[number].name} {what}: {skip.reason}", f"See {skip.log}.")
             view = replace(view, state=state.after(at, warned))
         case RunStarted(number, workload=work, round=index) | RunFinished(number, workload=work, round=index) if (
-            view.trial
+            view.trial_state
         ):
             rounds, request = view.expected_runs.rounds, state.request
             of = f" of {rounds}" if index < rounds and not view.expected_runs.may_change else ""
             where = f"{index + 1}{of}"
-            what = count(len(request.works), "result") if request.shared else request.works[work].name
+            what = count(len(request.works), "result") if request.shared else f"workload {request.works[work].name}"
             named = f"round {where}: {what}, {request.subjects[number].name}"
             present = printable(named) if len(request.subjects) > 1 else f"visit {where}"
             view = replace(view, place=present, has_moved=present != view.place)

@@ -119,14 +119,16 @@ class SessionView:
     has_moved: bool = False  # whether the latest event changed ``place``
 
     @property
-    def trial(self) -> SessionState | None:
+    def trial_state(self) -> SessionState | None:
         """The state of the session if the session is a trial; None for a hunt."""
         return self.state if self.state.request.works else None
 
     @property
     def name(self) -> str:
         """The name of the session in commands and lists, such as "hunt 12" or "c3"; "" before the name is known."""
-        return self.trial.name if self.trial else f"hunt {self.hunt_start.session}" if self.hunt_start else ""
+        if self.trial_state:
+            return self.trial_state.name
+        return f"hunt {self.hunt_start.session}" if self.hunt_start else ""
 
     @property
     def hunt_start(self) -> SessionStarted | None:
@@ -137,7 +139,7 @@ class SessionView:
     def measuring_hosts(self) -> list[str]:
         """The names of the hosts that measure, not of build hosts. If the session has only one host and no build host,
         the list is empty."""
-        if self.trial:
+        if self.trial_state:
             return [*self.activity_by_host] if len(self.activity_by_host) > 1 else []
         start = self.hunt_start
         return self.state.hosts_if_several or ([start.host.name] if start and start.build_hosts else [])
@@ -171,10 +173,10 @@ class SessionView:
         commit. For a build of a trial, they are the name of the build and "". For a run of a trial, the first text has
         the round, the workload and the build, and the second text has the number of the run.
         """
-        if self.trial and isinstance(activity, LatestRun):
+        if self.trial_state and isinstance(activity, LatestRun):
             return self.place, f"run {activity.number} of {activity.runs_of_order}"
-        if self.trial:
-            return printable(self.trial.request.subjects[activity.candidate].name), ""
+        if self.trial_state:
+            return printable(self.trial_state.request.subjects[activity.candidate].name), ""
         commit = self.commit(activity.candidate)
         return commit.short_sha, commit.subject
 
@@ -261,8 +263,8 @@ class SessionView:
     def verdict_or_progress(self) -> str:
         """The verdict of a hunt in a few words, or, before the verdict, the most probable culprit. For a trial, the
         progress of the trial."""
-        if self.trial:
-            return "done" if self.trial.state == "done" else self.place or "starting"
+        if self.trial_state:
+            return "done" if self.trial_state.state == "done" else self.place or "starting"
         match self.search_verdict:
             case None if self.leader:
                 candidate, share = self.leader
@@ -307,8 +309,8 @@ def minutes_left(view: SessionView, now: float) -> float | None:
     that the search has needed for each bit so far, plus the time of the runs of the proof. In a trial, the estimate is
     the number of remaining runs times the median time of a run.
     """
-    if view.trial:
-        costs = [run.cost for run in view.trial.runs]
+    if view.trial_state:
+        costs = [run.cost for run in view.trial_state.runs]
         return (view.expected_runs.runs - view.state.run_count) * median(costs) / 60 if costs else None
     belief = view.state.belief
     exact = view.state.metric == INSTRUCTIONS  # otherwise counted runs are longer than timed runs

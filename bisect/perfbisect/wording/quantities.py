@@ -143,10 +143,10 @@ def ratio_cells(ratio: "Interval | None", *, baseline: bool, unknown: str = "") 
 
 def build_times(row: "TestedCommit", in_words: Callable[[float], str], unknown: str = "") -> str:
     """The durations of a candidate's builds, for a column of a table, such as "3× 12 s" (three builds) or "shared: 0.4
-    s" (copied from the shared builds); "kept" if all builds were reused.
+    s" (copied from the shared builds); "reused" if no new build was made.
     """
     if not row.build_seconds:
-        return "kept" if row.builds else unknown
+        return "reused" if row.builds else unknown
     number = len(row.new_builds)
     return f"{'shared: ' if row.is_fetched else f'{number}× ' if number > 1 else ''}{in_words(row.build_seconds)}"
 
@@ -159,8 +159,8 @@ def stopped_run(times_good: float, stopped_after: float) -> str:
 
 def one_sided(interval: "Interval") -> str:
     """The bound of an interval of ratios of which only one bound is known: <0.204, >4.92; "" if both bounds are known."""
-    if interval.only_known_side:
-        return f"<{_ratio(interval.high)}" if interval.only_known_side < 0 else f">{_ratio(interval.low)}"
+    if interval.only_known_bound:
+        return f"<{_ratio(interval.high)}" if interval.only_known_bound < 0 else f">{_ratio(interval.low)}"
     return ""
 
 
@@ -241,11 +241,15 @@ def time_of_day(seconds: float) -> str:
 
 
 def extent(commits: int, candidates: int, merges: int) -> str:
-    """The size of a range in words: the numbers of commits, candidates and merges (good is not included), and the
-    number of commits that need no build."""
+    """The size of a range in words: the numbers of commits, possible culprits (candidates) and merges (good is not
+    included), and the number of commits that need no build."""
     unbuilt = commits - candidates
     touch = "it changes" if unbuilt == 1 else "they change"
-    parts = [count(commits, "commit"), count(candidates, "candidate"), *([count(merges, "merge")] if merges else [])]
+    parts = [
+        count(commits, "commit"),
+        count(candidates, "possible culprit"),
+        *([count(merges, "merge")] if merges else []),
+    ]
     if unbuilt > 0:
         parts.append(f"{count(unbuilt, 'commit')} not built, because {touch} no file that is built or read")
     return ", ".join(parts)
@@ -274,7 +278,7 @@ def build_origin(facts: "BuildFacts") -> list[str]:
 
 PHASES = {
     "checkout": "checking out", "patch": "patching", "configure": "configuring", "compile": "compiling",
-    "install": "installing", "train": "training", "relink": "linking again for layouts", "record": "recording the installed files", "other": "the rest",
+    "install": "installing", "train": "training", "relink": "linking again in randomized layouts", "record": "recording the installed files", "other": "the rest",
 }  # fmt: skip
 
 

@@ -186,9 +186,9 @@ def missing_reason_advice(explanation: Explanation, command: str, *, was_measure
     known = (
         f"No function is known to be the reason ({printable(causes[0].rstrip('.'))})"
         if was_measured
-        else "The reason was not measured"
+        else "The functions of the program were not profiled"
     )
-    return f"{known}. To measure the reason: `{command}`."
+    return f"{known}. To find the cause in the code: `{command}`."
 
 
 def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "operation") -> str:
@@ -196,7 +196,7 @@ def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "op
     ``more_code`` says why there are more instructions (such as "more calls").
     """
     if evidence.cause is Cause.PLAN:
-        return "The server executes a statement differently: its plan differs between the two builds."
+        return "The server executes a statement differently: the query plan of the statement differs between the two builds."
     if not evidence.rows:
         return NOTHING[evidence.detail]
     row, *further = evidence.rows
@@ -293,7 +293,7 @@ def query_plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
         if index:
             yield ""
         yield from map(_printable_plan_line, row.statement.splitlines())
-        for title, plan in (("before", row.parent), ("since", row.culprit)):
+        for title, plan in (("before", row.parent), ("after", row.culprit)):
             for number, line in enumerate(plan.splitlines()):
                 yield f"  {'' if number else title:8}{_printable_plan_line(with_short_lists(line))}"
 

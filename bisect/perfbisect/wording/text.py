@@ -144,7 +144,7 @@ _COMMANDS_OF_SYSTEM = {  # build system → a summary of its commands
     "cmake": "cmake: cmake, cmake --build, its install script",
     "meson": "meson: meson setup, ninja, meson install",
     "autotools": "autotools: configure, make, make install",
-    "make": "make: make, and make install if the Makefile has it",
+    "make": "make: make, then make install if the Makefile has this target",
     "cargo": "cargo: cargo build --release --offline",
     "go": "go: go build -trimpath",
 }

@@ -66,7 +66,10 @@ def run_counts(trial: SessionState, rounds: str = "") -> str:
     runs, request, number_of_runs = paired_or_interleaved_runs(trial), trial.request, len(trial.runs)
     if len(runs) == number_of_runs:
         of_builds = " of each build" if len(request.subjects) > 1 else ""
-        return f"{rounds or count(request.rounds, 'round')} with {count(request.runs, 'run')}{of_builds}"
+        of_each = f"{count(request.runs, 'run')}{of_builds}"
+        if trial.is_paired and len(request.subjects) > 2:
+            of_each = f"{count(request.runs, 'pair')} of runs of the first build and each other build"
+        return f"{rounds or count(request.rounds, 'round')} with {of_each}"
     way, other_way = ("paired", "interleaved")[:: 1 if trial.is_paired else -1]
     purpose = "only to choose between paired and interleaved runs" if trial.pairing else "for information only"
     counted = f"{count(len(runs), f'{way} run')} in {count(len({run.round for run in runs}), 'round')}"

@@ -106,7 +106,8 @@ def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str 
 
 
 def metric_switch_sentence(rise: "InstructionChange", metric: str, time_ratio: Interval) -> str:
-    """The sentence that states that a hunt continues with the metric instructions/o, and the reason."""
+    """The sentence that states that a hunt continues with the metric "instructions/o", instructions per operation; and
+    the reason."""
     reason = f"{metric_title(metric)} of bad is {ratio(time_ratio)} of good, which is not enough to find the change"
     return f"The metric is {INSTRUCTIONS} from here on, which shows {instruction_change_clause(rise)}; {reason}."
 

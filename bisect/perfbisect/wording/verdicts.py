@@ -73,10 +73,10 @@ def exit_status(verdict: Verdict) -> int:
 
 def effect(ratio: Interval, metric: str) -> str:
     """A ratio in words: "a drop of 29 %"; if slow runs were stopped early, a bound: "at least 4.9 times slower"."""
-    if not ratio.only_known_side:
+    if not ratio.only_known_bound:
         return change(ratio.middle, 0.0 if ratio.excludes_one else NOTHING)
-    factor = 1 / ratio.high if ratio.only_known_side < 0 else ratio.low
-    slower = (ratio.only_known_side < 0) is find_metric(metric).higher_is_better
+    factor = 1 / ratio.high if ratio.only_known_bound < 0 else ratio.low
+    slower = (ratio.only_known_bound < 0) is find_metric(metric).higher_is_better
     return f"at least {figure(factor)} times {'slower' if slower else 'faster'}"
 
 
@@ -158,7 +158,7 @@ class VerdictSentences:
     def undone_by_others(self, interval: Interval) -> Iterator[str]:
         """A sentence if bad has less than half of the culprit's effect, because other commits undo the change."""
         ends = self.state.belief.effect if self.state.belief else UNKNOWN
-        are_comparable = ends.has_known_bound and not (ends.only_known_side or interval.only_known_side)
+        are_comparable = ends.has_known_bound and not (ends.only_known_bound or interval.only_known_bound)
         shares = (math.log(end) / math.log(interval.middle) for end in (ends.low, ends.high))
         if are_comparable and max(shares) < REGAINED:
             yield f"Other commits undo most of this change: {self.ends_ratio(ends)}."

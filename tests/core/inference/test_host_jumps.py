@@ -11,7 +11,7 @@ from perfbisect.core.inference.host_jumps import split_hosts_at_jumps
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Reading
 from perfbisect.core.inference.record import arrange_observations
-from perfbisect.core.inference.relative_speed import candidate_ratios
+from perfbisect.core.inference.relative_speed import ratios_of_candidates_to_good
 
 LEVELS = {0: 0.0, 9: -0.05, 3: 0.0, 6: -0.05, 7: -0.05}
 HALF = math.log(0.5)
@@ -32,7 +32,7 @@ def runs(plan: Sequence[int], slow: Sequence[int], noise: float = 0.01) -> list[
 def test_build_run_on_one_side_of_a_jump_is_compared_on_that_side(jump: int) -> None:
     plan = [*ENDS, 3, 0, 3, 0, 3, 0, 6, 9, 0, 6, 9, 0, 6]
     for slow in (range(jump), range(jump, len(plan))):
-        found = candidate_ratios(runs(plan, slow), 9)
+        found = ratios_of_candidates_to_good(runs(plan, slow), 9)
         for build, ratio in found.items():
             assert ratio.low < math.exp(LEVELS[build]) < ratio.high
             assert ratio.high - ratio.low < 0.06
@@ -42,13 +42,13 @@ def test_build_run_on_one_side_of_a_jump_is_compared_on_that_side(jump: int) -> 
 def test_build_whose_runs_may_be_on_either_side_of_a_jump_has_no_interval() -> None:
     """The jump is next to the only runs of build 3."""
     plan = [*ENDS, 3, 3, 9, 0, 0, 9, 6, 0, 6]
-    found = candidate_ratios(runs(plan, range(8, len(plan))), 9)
+    found = ratios_of_candidates_to_good(runs(plan, range(8, len(plan))), 9)
     assert found.keys() == {6, 9} and found[6].low < math.exp(-0.05) < found[6].high < 1
 
 
 def test_ratios_are_correct_if_the_host_is_slow_between_two_jumps() -> None:
     plan = [*ENDS, 3, 0, 3, 6, 9, 6, 0, 9, 0, 9, 0, 9, *ENDS, 7, 9, 0, 7]
-    found = candidate_ratios(runs(plan, range(8, 20)), 9)
+    found = ratios_of_candidates_to_good(runs(plan, range(8, 20)), 9)
     assert {build: ratio.middle for build, ratio in found.items()} == pytest.approx(
         {build: math.exp(LEVELS[build]) for build in (3, 6, 7, 9)}, abs=0.02
     )

@@ -16,7 +16,12 @@ from perfbisect.core.domain.settings import ChangeDirection, Policy, PriorKnowle
 from perfbisect.core.inference.noise_model import weigh_readings
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import arrange_observations
-from perfbisect.core.inference.relative_speed import BuildSpeeds, candidate_ratios, shown_host_class, speeds_of_fit
+from perfbisect.core.inference.relative_speed import (
+    BuildSpeeds,
+    ratios_of_candidates_to_good,
+    shown_host_class,
+    speeds_of_fit,
+)
 from perfbisect.core.inference.state_space import fit_levels
 from simulated_worlds import decide
 
@@ -48,7 +53,8 @@ runs = st.builds(alternating, st.lists(st.floats(-0.05, 0.05), min_size=6, max_s
 @settings(max_examples=15, deadline=None)
 def test_ratio_does_not_depend_on_unit_or_order_of_runs(readings: list[Reading], shift: float, random: Random) -> None:
     moved = [Reading(reading.candidate, reading.value + shift, reading.at, reading.visit) for reading in readings]
-    assert near(candidate_ratios(readings, 1)[1], candidate_ratios(random.sample(moved, len(moved)), 1)[1])
+    other_order = random.sample(moved, len(moved))
+    assert near(ratios_of_candidates_to_good(readings, 1)[1], ratios_of_candidates_to_good(other_order, 1)[1])
 
 
 @given(runs)
@@ -63,17 +69,17 @@ def test_interval_of_the_inverse_ratio_is_the_inverse_interval(readings: list[Re
 @given(LEVELS)
 @settings(max_examples=15, deadline=None)
 def test_ratio_is_exact_without_noise(drop: float) -> None:
-    interval = candidate_ratios(alternating([0.0] * 8, drop), 1)[1]
+    interval = ratios_of_candidates_to_good(alternating([0.0] * 8, drop), 1)[1]
     assert (interval.low, interval.high) == pytest.approx((math.exp(drop), math.exp(drop)), abs=1e-6)
 
 
 def test_ratio_is_robust_against_steady_drift_and_an_outlier() -> None:
     slowing = alternating([-0.02 * turn + 0.001 * (-1) ** (turn // 2) for turn in range(16)], 0.0)
-    interval = candidate_ratios(slowing, 1)[1]
+    interval = ratios_of_candidates_to_good(slowing, 1)[1]
     assert interval.low < 1 < interval.high < interval.low + 0.05, "though the host changed by 27 %"
     noise = [0.004 * math.sin(7 * turn) for turn in range(20)]
-    calm = candidate_ratios(alternating(noise, -0.1), 1)[1]
-    wild = candidate_ratios(alternating([*noise[:9], -0.8, *noise[10:]], -0.1), 1)[1]
+    calm = ratios_of_candidates_to_good(alternating(noise, -0.1), 1)[1]
+    wild = ratios_of_candidates_to_good(alternating([*noise[:9], -0.8, *noise[10:]], -0.1), 1)[1]
     assert wild.middle == pytest.approx(calm.middle, abs=0.01)
     assert wild.high - wild.low < 0.1
 
@@ -83,13 +89,13 @@ def test_builds_are_compared_through_a_build_run_next_to_both() -> None:
     first = alternating([0.001 * (turn % 3) for turn in range(12)], 0.0)
     later = alternating([-0.1 + 0.001 * (turn % 3) for turn in range(12)], -0.2)
     later = [replace(each, candidate=each.candidate + 1, at=each.at + 300, visit=each.visit + 20) for each in later]
-    assert candidate_ratios(first + later, 2)[2].middle == pytest.approx(math.exp(-0.2), abs=0.02)
+    assert ratios_of_candidates_to_good(first + later, 2)[2].middle == pytest.approx(math.exp(-0.2), abs=0.02)
 
 
 def test_single_run_far_from_both_ends_has_the_interval_of_a_run() -> None:
     """The low weight of an outlier in the fit must not widen the interval of its build."""
     ends = alternating([0.004 * math.sin(7 * turn) for turn in range(12)], -0.1)
-    found = candidate_ratios([*ends, Reading(2, 7.5, 12.0, 12), Reading(3, 6.95, 13.0, 13)], 1)
+    found = ratios_of_candidates_to_good([*ends, Reading(2, 7.5, 12.0, 12), Reading(3, 6.95, 13.0, 13)], 1)
     far, close = (math.log(found[build].high / found[build].low) for build in (2, 3))
     assert far == pytest.approx(close, rel=0.2)
 
@@ -98,7 +104,7 @@ def test_ratio_without_repeated_runs_has_no_interval() -> None:
     each_once = [Reading(0, 7.0, 0.0, 0), Reading(1, 6.9, 1.0, 1)]
     good_alone = [Reading(0, 7.0, float(at), at) for at in range(4)]
     for seen in ([], [Reading(1, 7.0, 0.0, 0)] * 3, each_once, good_alone):
-        assert candidate_ratios(seen, 1) == {}
+        assert ratios_of_candidates_to_good(seen, 1) == {}
     once = fitted(each_once).ratio(1, 0)
     assert (once.low, once.middle, once.high) == (0.0, pytest.approx(math.exp(-0.1)), math.inf)
 
@@ -106,7 +112,7 @@ def test_ratio_without_repeated_runs_has_no_interval() -> None:
 def test_equal_binaries_have_the_same_ratio() -> None:
     readings = alternating([0.001, -0.001, 0.002, 0.0, -0.002, 0.001], -0.1)
     equal = [Built(1, 9.0), Built(2, 9.0, same_as=1), Built(3, 9.0, same_as=0)]
-    found = candidate_ratios([*equal, *readings, Reading(2, 6.9, 8.0, 8)], 1)
+    found = ratios_of_candidates_to_good([*equal, *readings, Reading(2, 6.9, 8.0, 8)], 1)
     assert found == {1: found[1], 2: found[1]}, "3 has the binary of good"
 
 
@@ -126,7 +132,7 @@ def test_ratio_does_not_depend_on_the_speeds_of_hosts() -> None:
     """The second host is five times as fast, and is the only host with build 2."""
     readings = host(0, (0, 0.0), (1, -0.1)) + host(1, (0, 1.6), (2, 1.4))
     for classes in (("x", "x"), ("x", "y")):
-        found = candidate_ratios(readings, 1, classes)
+        found = ratios_of_candidates_to_good(readings, 1, classes)
         middles = {build: ratio.middle for build, ratio in found.items()}
         assert middles == pytest.approx({1: math.exp(-0.1), 2: math.exp(-0.2)}, abs=0.003)
         assert found[2].high - found[2].low < 0.02
@@ -134,13 +140,13 @@ def test_ratio_does_not_depend_on_the_speeds_of_hosts() -> None:
 
 def test_build_without_a_common_host_with_good_has_no_ratio() -> None:
     readings = host(0, (0, 0.0), (1, -0.1)) + host(1, (2, 1.4), (3, 1.3))
-    assert candidate_ratios(readings, 1).keys() == {1}
-    assert candidate_ratios(readings + host(1, (1, 1.5)), 1).keys() == {1, 2, 3}, "compared through 1"
+    assert ratios_of_candidates_to_good(readings, 1).keys() == {1}
+    assert ratios_of_candidates_to_good(readings + host(1, (1, 1.5)), 1).keys() == {1, 2, 3}, "compared through 1"
 
 
 def test_ratio_is_from_the_first_host_class_with_a_clear_difference() -> None:
     readings = host(0, (0, 0.0), (1, 0.0), (2, 0.0)) + host(1, (0, 1.6), (1, 1.4))
-    found = candidate_ratios(readings, 1, ("x", "y"))
+    found = ratios_of_candidates_to_good(readings, 1, ("x", "y"))
     assert (found[1].middle, found[2].middle) == pytest.approx((math.exp(-0.2), 1.0), abs=0.003), "only x has build 2"
     same, slower, unknown = Interval(0.99, 1.0, 1.01), Interval(0.8, 0.9, 0.95), Interval(0.0, 0.9, math.inf)
     pairs = ((same, slower), (None, same), (unknown, slower), (), (None, None))
@@ -202,7 +208,7 @@ def test_95_percent_interval_contains_the_truth_in_95_percent_of_cases(name: str
     contained = [
         interval.low <= math.exp(-0.05 * build) <= interval.high
         for _ in range(400)
-        for build, interval in candidate_ratios(WORLDS[name](random), 1).items()
+        for build, interval in ratios_of_candidates_to_good(WORLDS[name](random), 1).items()
     ]
     assert 0.93 <= np.mean(contained) <= 0.985
 
@@ -211,11 +217,11 @@ def test_runs_in_randomized_layouts_are_compared_with_each_other() -> None:
     usual = [Reading(v, level, 1.0 * at, at) for at in range(0, 9, 3) for v, level in ((0, 7.0), (1, 6.8))]
     levels = enumerate((6.9, 6.9, 6.7))
     fresh = [Reading(v, x + 0.01 * (at % 2), 20.0 + at, 20 + at, layout=at + 1) for v, x in levels for at in range(6)]
-    shown = candidate_ratios([*usual, *fresh], 1)
-    assert near(shown[1], candidate_ratios(fresh, 1)[1])  # runs in the usual layout have no effect
+    shown = ratios_of_candidates_to_good([*usual, *fresh], 1)
+    assert near(shown[1], ratios_of_candidates_to_good(fresh, 1)[1])  # runs in the usual layout have no effect
     assert (shown[1].middle, shown[2].middle) == pytest.approx((1.0, math.exp(-0.2)), rel=0.01)
     alone = [seen for seen in fresh if seen.candidate != 0]
-    assert near(candidate_ratios([*usual, *alone], 1)[1], candidate_ratios(usual, 1)[1])
+    assert near(ratios_of_candidates_to_good([*usual, *alone], 1)[1], ratios_of_candidates_to_good(usual, 1)[1])
 
 
 def test_paired_build_without_a_link_to_good_has_no_ratio() -> None:
@@ -223,8 +229,9 @@ def test_paired_build_without_a_link_to_good_has_no_ratio() -> None:
         return [Reading(build, value + each, 10.0 * at, at, partner=partner) for at, each in enumerate(WIGGLE)]
 
     apart = pairs(3, 0, -0.2) + pairs(2, 1, -0.1)
-    assert candidate_ratios(apart, 3).keys() == {3}
-    assert candidate_ratios(apart + pairs(1, 3, 0.05), 3)[2].middle == pytest.approx(math.exp(-0.25), abs=0.003)
+    assert ratios_of_candidates_to_good(apart, 3).keys() == {3}
+    ratios = ratios_of_candidates_to_good(apart + pairs(1, 3, 0.05), 3)
+    assert ratios[2].middle == pytest.approx(math.exp(-0.25), abs=0.003)
 
 
 LINE = Graph.straight_history(10)
@@ -264,7 +271,7 @@ def test_effect_in_a_decision_equals_the_ratio_in_the_table_of_builds(
     prior = PriorKnowledge(noise=rules[1], host_classes=classes)
     for end in range(len(observations), len(observations) - 8, -3):
         decision = decide(LINE, observations[:end], Policy(direction=rules[0]), prior)
-        table = candidate_ratios(observations[:end], 10, classes)
+        table = ratios_of_candidates_to_good(observations[:end], 10, classes)
         assert near(decision.belief.effect, table[10], 1e-7)
         if isinstance(decision.order, NotReproduced | Inconclusive):
             assert near(decision.order.ratio, table[10], 1e-7)
@@ -273,7 +280,7 @@ def test_effect_in_a_decision_equals_the_ratio_in_the_table_of_builds(
 def test_culprit_after_good_has_the_ratio_of_the_table_of_builds() -> None:
     observations = readings([1, 0, 0, 1] * 8, {0: 0.0, 1: -0.2})
     order = decide(Graph.straight_history(1), observations, Policy()).order
-    assert isinstance(order, Found) and near(order.step.ratio, candidate_ratios(observations, 1)[1], 1e-7)
+    assert isinstance(order, Found) and near(order.step.ratio, ratios_of_candidates_to_good(observations, 1)[1], 1e-7)
     once = decide(LINE, readings([10, 0], STEP), Policy(max_runs=2)).order
     assert isinstance(once, Inconclusive) and math.isinf(once.ratio.high), "single runs give no bound"
 
@@ -284,4 +291,4 @@ def test_correction_for_an_older_branch_does_not_change_the_effect() -> None:
     observations = readings([6, 0, 0, 6, 1, 0, 0, 1, 1, 0, 0, 1, 5, 6, 3, 0, 5, 3, 6, 0, 4, 5, 1, 0], level)
     decision = decide(OLDER, observations, Policy())
     assert any("older than good" in text for text in decision.belief.warnings)
-    assert near(decision.belief.effect, candidate_ratios(observations, 6)[6], 1e-7)
+    assert near(decision.belief.effect, ratios_of_candidates_to_good(observations, 6)[6], 1e-7)

@@ -20,7 +20,7 @@ from perfbisect.core.inference.record import (
     move_stopped_runs,
     unite_stopped_runs,
 )
-from perfbisect.core.inference.relative_speed import candidate_ratios, with_open_bounds
+from perfbisect.core.inference.relative_speed import ratios_of_candidates_to_good, with_open_bounds
 from perfbisect.core.inference.state_space import Levels, fit_levels, levels_for_search
 
 
@@ -168,15 +168,15 @@ def test_the_noise_is_that_of_the_other_builds_however_many_runs_were_stopped(go
 
 @pytest.mark.parametrize(("sign", "low", "high"), [(-1, 0.0, 0.22), (1, 4.5, math.inf)])
 def test_ratio_of_a_build_with_stopped_runs_is_bounded_on_one_side(sign: int, low: float, high: float) -> None:
-    ratio = candidate_ratios(readings_unusual(5, 2, sign=sign), 1)[1]
-    assert ratio.only_known_side == sign and ratio.has_known_bound and low <= ratio.low and ratio.high <= high
+    ratio = ratios_of_candidates_to_good(readings_unusual(5, 2, sign=sign), 1)[1]
+    assert ratio.only_known_bound == sign and ratio.has_known_bound and low <= ratio.low and ratio.high <= high
     assert 0.2 <= min(ratio.high, 1 / max(ratio.low, 0.1)) < 0.23, "about the bound, and no farther"
 
 
 def test_one_stopped_run_among_many_is_an_outlier() -> None:
     seen = [Reading(at % 2, -0.1 * (at % 2) + NOISE[at // 2], at, at) for at in range(12)]
-    ratio = candidate_ratios([*seen, Reading(1, BOUND, 20, 20, bound=-1)], 1)[1]
-    assert (ratio.only_known_side, ratio.middle) == (0, pytest.approx(math.exp(-0.1), abs=0.02))
+    ratio = ratios_of_candidates_to_good([*seen, Reading(1, BOUND, 20, 20, bound=-1)], 1)[1]
+    assert (ratio.only_known_bound, ratio.middle) == (0, pytest.approx(math.exp(-0.1), abs=0.02))
 
 
 def test_open_side_of_a_ratio_follows_from_stopped_runs() -> None:
@@ -193,7 +193,7 @@ def test_open_side_of_a_ratio_follows_from_stopped_runs() -> None:
     ]
     assert [with_open_bounds(known, *each).has_known_bound for each in ends] == [True] * 5 + [False]
     assert not UNKNOWN.has_known_bound, "an unknown ratio has no bound"
-    assert [Interval(*ends).only_known_side for ends in ((0.0, 1.0, math.inf), (0.1, 0.2, 0.3), (0.0, 0.2, 0.3))] == [
+    assert [Interval(*ends).only_known_bound for ends in ((0.0, 1.0, math.inf), (0.1, 0.2, 0.3), (0.0, 0.2, 0.3))] == [
         0,
         0,
         -1,

@@ -202,7 +202,7 @@ def test_cuts_of_any_history_are_about_even(count: int, seed: int) -> None:
     assert len({cut.candidate for cut in cuts}) == count
     pattern = np.zeros(graph.size, np.int64)
     for i, cut in enumerate(cuts):
-        pattern |= reach.ancestors(cut.candidate).astype(np.int64) << i
+        pattern |= reach.with_ancestors(cut.candidate).astype(np.int64) << i
     pieces = np.bincount(np.unique(pattern, return_inverse=True)[1], probability)
     assert pieces.max() <= 3 / (count + 1)
 

@@ -11,7 +11,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduced, PairingComparison, Purpose
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
 from perfbisect.core.inference.observations import Observation, Reading, read_observations
-from perfbisect.core.inference.relative_speed import candidate_ratios, split_by_measurement_kind
+from perfbisect.core.inference.relative_speed import ratios_of_candidates_to_good, split_by_measurement_kind
 from perfbisect.core.search.pairing import compare_pairings
 from perfbisect.simulate.hunt import simulate_hunt
 from perfbisect.simulate.world import HostModel, World
@@ -238,5 +238,5 @@ def test_ratio_does_not_mix_paired_and_interleaved_readings() -> None:
     world = World(LINE, {26: -0.05}, replace(SHARED, own_noise=0.001), seed=1)
     seen = [*simulate_hunt(world, AUTO).observations]
     assert [model.paired for model, _ in split_by_measurement_kind(seen)] == [False, True]
-    shown, alone = (candidate_ratios(each, LINE.size - 1)[LINE.size - 1] for each in (seen, rounds(seen)))
+    shown, alone = (ratios_of_candidates_to_good(each, LINE.size - 1)[LINE.size - 1] for each in (seen, rounds(seen)))
     assert shown == alone and shown.high - shown.low < 0.02

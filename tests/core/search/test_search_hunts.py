@@ -172,7 +172,7 @@ def test_large_change_is_found_with_one_stopped_run_of_most_builds(culprit: int)
     )
     outcome = simulate_hunt(world, FIVE)
     step = found(outcome.verdict)
-    assert (step.candidate, step.ratio.only_known_side) == (culprit, -1)
+    assert (step.candidate, step.ratio.only_known_bound) == (culprit, -1)
     assert 0.2 <= step.ratio.high < 0.22 and outcome.belief.noise < 0.03
     stopped = [seen.candidate for seen in outcome.observations if isinstance(seen, Reading) and seen.bound]
     assert all(stopped.count(build) == 1 for build in set(stopped) - {culprit, 20})
@@ -185,7 +185,7 @@ def test_stopped_runs_bound_latency_from_below() -> None:
     seen += [Reading(3, math.log(5), 4.0 + run, 4 + run, bound=1) for run in range(3)]
     decision = decide(graph, seen, Policy(direction=ChangeDirection.RISE, slow_after=5.0))
     assert isinstance(decision.order, Measure) and decision.order.purpose is Purpose.SEARCH
-    assert decision.belief.effect.only_known_side == 1 and 4 < decision.belief.effect.low < 5
+    assert decision.belief.effect.only_known_bound == 1 and 4 < decision.belief.effect.low < 5
 
 
 @pytest.mark.calibrate

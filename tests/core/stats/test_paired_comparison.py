@@ -19,14 +19,14 @@ from perfbisect.core.stats.paired_comparison import (
     Ratio,
     RegainedSpeed,
     better_or_worse,
-    builds_without_metric,
     compare_builds,
     group_summaries,
-    is_every_ratio_measured,
+    has_every_build_a_ratio,
     largest_real_p_value,
     log_resolution,
     paired_ratio,
     regained_in_rounds,
+    workloads_and_builds_without_metric,
 )
 
 
@@ -192,12 +192,12 @@ def test_comparison_is_complete_if_each_workload_and_build_has_a_ratio() -> None
     made = trial(works=("scan", "point"))
     made.runs.extend(ran(0, subject, 100, work) for work in range(2) for subject in range(2))
     counted = replace(made, request=replace(made.request, metric="instructions/o"))
-    assert is_every_ratio_measured(made) and is_every_ratio_measured(counted)
+    assert has_every_build_a_ratio(made) and has_every_build_a_ratio(counted)
     bare = replace(made.runs[3], facts=replace(made.runs[3].facts, counters={}))
     lacking = replace(counted, runs=[*made.runs[:3], bare])
-    assert not is_every_ratio_measured(lacking) and builds_without_metric(lacking) == [(1, 1)]
-    assert not is_every_ratio_measured(replace(made, skips=[skip(0, 1)])), "even if the build has earlier runs"
-    assert not is_every_ratio_measured(replace(made, runs=made.runs[:3]))
+    assert not has_every_build_a_ratio(lacking) and workloads_and_builds_without_metric(lacking) == [(1, 1)]
+    assert not has_every_build_a_ratio(replace(made, skips=[skip(0, 1)])), "even if the build has earlier runs"
+    assert not has_every_build_a_ratio(replace(made, runs=made.runs[:3]))
 
 
 @pytest.mark.parametrize("metric", ["rate", "p95", "cost"])

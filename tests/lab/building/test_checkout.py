@@ -391,7 +391,7 @@ def refused(source: Source) -> BuildFailed:
     with pytest.raises(BuildFailed) as caught:
         source.at()
     assert caught.value.stage == "checkout"
-    assert str(caught.value).startswith(f"{Repo(source.repo).head[:10]} cannot be checked out: submodule ")
+    assert str(caught.value).startswith(f"commit {Repo(source.repo).head[:10]} cannot be checked out: submodule ")
     assert Path(caught.value.log).read_text()
     return caught.value
 

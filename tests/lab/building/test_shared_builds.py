@@ -33,7 +33,7 @@ from perfbisect.lab.building import build_store, links
 from perfbisect.lab.building.shared_builds import PAUSE, SharedBuilds
 from perfbisect.lab.building.shared_store import (
     Manifest,
-    OpenObject,
+    OpenStoreObject,
     SharedBuildRefused,
     Store,
     header_lines,
@@ -275,7 +275,7 @@ def with_manifest(data: bytes, **changes: object) -> bytes:
     ],
 )
 def test_manifest_of_a_shared_build_is_verified(data: bytes, secret: bytes, reason: str) -> None:
-    source = OpenObject(lambda: io.BytesIO(data + b"archive"))
+    source = OpenStoreObject(lambda: io.BytesIO(data + b"archive"))
     if not reason:
         assert read_header(source, MANIFEST.name, secret) == MANIFEST
         assert source.read(10) == b"archive"

@@ -353,5 +353,5 @@ def test_commit_whose_archive_version_is_unknown_is_skipped(units: Yard) -> None
     ):
         with pytest.raises(BuildFailed) as failed:
             units.build(tree(named))
-        assert str(failed.value) == f"{units.git.head[:10]} cannot be checked out: {sentence}"
+        assert str(failed.value) == f"commit {units.git.head[:10]} cannot be checked out: {sentence}"
         assert failed.value.advice.startswith(hint)

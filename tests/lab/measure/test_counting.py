@@ -29,7 +29,7 @@ from perfbisect.lab.measure.perf import (
     parse_counters,
     refusal_sentence,
     window_means,
-    with_system_reports,
+    with_vmstat_and_iostat,
 )
 from perfbisect.lab.measure.visit import SLACK, SlowRuns
 from perfbisect.recipes.builder import Builder, Server
@@ -260,7 +260,7 @@ def test_means_are_over_the_rows_within_the_window() -> None:
 @pytest.mark.tools
 def test_vmstat_runs_as_long_as_the_command_and_keeps_its_status(tmp_path: Path) -> None:
     until = f"until [ $(cat {tmp_path}/vmstat | wc -l) -ge 4 ]; do sleep 0.1; done; exit 3"  # headers, since boot, 1 s
-    argv = with_system_reports(["sh", "-c", until], PurePosixPath(tmp_path), "")
+    argv = with_vmstat_and_iostat(["sh", "-c", until], PurePosixPath(tmp_path), "")
     assert subprocess.run(argv, check=False, timeout=60).returncode == 3
     assert perf.vmstat_or_iostat_rows("vmstat", (tmp_path / "vmstat").read_text())
     began, ended = perf.read_stamps((tmp_path / "time").read_text())

@@ -149,7 +149,7 @@ def test_script_that_is_not_utf8_is_reported(tmp_path: Path) -> None:
     point = changed(WRITES, folder=str(tmp_path), script="odd.lua", prepare_script="odd.lua")
     (tmp_path / "odd.lua").write_bytes(b"-- gr\xfc\xdfe\n")
     for read in (lambda: dataset.dataset_key(DEMO, point, {}), lambda: lua.files_to_send(point)):
-        with pytest.raises(RecipeError, match=r"odd.lua: is not UTF-8 text: .* at byte 5"):
+        with pytest.raises(RecipeError, match=r"odd.lua is not UTF-8 text: .* at byte 5"):
             read()
 
 

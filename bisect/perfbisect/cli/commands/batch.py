@@ -101,9 +101,9 @@ def batch(given: CommandOptions) -> int:
         return 0
     if given.cancel or (submit and page):
         raise click.UsageError(
-            "--cancel needs the id of a batch: bisect batch b3 --cancel"
+            "--cancel needs the id of a batch. Example: bisect batch b3 --cancel"
             if given.cancel
-            else "--submit and --page exclude each other. After the end of the jobs, write the pages with: bisect report b3"
+            else "--submit and --page exclude each other. After the end of the jobs, write the pages with: bisect report BATCH (BATCH: the id of the batch, such as b3)"
         )
     from perfbisect.hunt.batch import tasks_of
     from perfbisect.hunt.slurm import check_slurm_command
@@ -115,7 +115,7 @@ def batch(given: CommandOptions) -> int:
     page = page.absolute() if page else None
     with chdir(file.parent):  # relative paths in the file start at the file's folder
         entries = read_batch_file(file)
-        targets = [" or ".join(" and ".join(hosts) for hosts in entry.planned.hosts) for entry in entries]
+        targets = ["on " + " or ".join(" and ".join(hosts) for hosts in entry.planned.hosts) for entry in entries]
         if submit:  # checked before anything begins: sbatch arguments may be refused for some hosts
             targets = [shlex.join(["sbatch", *entry.sbatch_options()]) for entry in entries]
         if given.dry_run:
@@ -129,7 +129,9 @@ def batch(given: CommandOptions) -> int:
             of_file = (batch_of_file for batch_of_file in all_batches(opened) if batch_of_file.file == str(file))
             matching = [batch for batch in of_file if [hunt.planned for hunt in batch.hunts] == planned]
             for latest in matching[-1:]:
-                see = f"See it: {bisect_command('watch' if latest.running else 'batch', latest.name, history)}"
+                see = (
+                    f"To see its hunts: {bisect_command('watch' if latest.running else 'batch', latest.name, history)}"
+                )
                 if latest.running:
                     raise UsageError(f"Another process carries out this file, as batch {latest.name}.", see)
                 if latest.is_submitted and not (submit or given.anew or latest.ended):
@@ -175,7 +177,7 @@ def show_or_cancel_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
         read, states = read_batch_and_jobs(opened, int(name[1:]))
         if not read.is_submitted:
             text = f"Batch {name} has no Slurm jobs: it was not submitted."
-            raise UsageError(text, f"See it: {bisect_command('show', name, path)}")
+            raise UsageError(text, f"To see its hunts: {bisect_command('show', name, path)}")
         again = f"{bisect_command('batch', read.file, path)} --submit slurm"
         if cancel:
             waiting = [job for job, state in states.items() if state.is_open]
@@ -200,7 +202,7 @@ NOT_HERE = {  # option of `bisect run` that is no key → why
     "dry-run": BATCH_HAS,
     "help": BATCH_HAS,
     "help-all": "Use it on the command line: bisect run --help-all",
-    "json": "A batch prints no JSON. For the JSON of hunt 12: bisect show 12 --json",
+    "json": "A batch prints no JSON. For the JSON of a hunt: bisect show HUNT --json",
     "wait": "Remove it: a batch always waits for busy hosts.",
     "in-batch": "Remove it: `bisect batch` sets it.",
 }

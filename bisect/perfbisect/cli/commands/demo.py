@@ -17,7 +17,7 @@ from perfbisect.cli.options.common import (
     view_options,
 )
 from perfbisect.cli.options.measurement import hosts_option, inventory_option, pairing_option
-from perfbisect.cli.options.param_types import SEED, ShareParam
+from perfbisect.cli.options.param_types import SEED, ShareParam, WholeNumber
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 
@@ -30,7 +30,7 @@ WRONG = 1
     "--drop", type=ShareParam(), help="Size of the planted drop of the speed. Default: 25% to 60%, chosen by the seed."
 )
 @click.option(
-    "--changes", type=click.IntRange(1, 3), default=1,
+    "--changes", type=WholeNumber(1, 3), default=1,
     help="Number of commits to plant. Each commit slows a different workload. `compare --hunt` finds all of them.",
 )  # fmt: skip
 @hosts_option

@@ -98,7 +98,7 @@ def doctor(given: CommandOptions) -> int:
     if given.every:
         named = click.get_current_context().get_parameter_source("host")
         if given.adopt or named is not click.core.ParameterSource.DEFAULT:
-            raise click.UsageError("--all checks all hosts and changes no host. Omit HOST and --adopt.")
+            raise click.UsageError("--all checks all hosts and changes no host, so it excludes HOST and --adopt.")
         return check_all_hosts(CheckScope(given.metric, recipe, given.variant, chosen), given)
     host, hosts = given.host, given.hosts or ""
     entry = load_host(host, hosts)
@@ -254,6 +254,6 @@ def host_lines(name: str, facts: "HostFacts | None", results: Sequence[Finding])
     refused = level_count(results, Severity.REFUSED)
     yield ""
     yield (
-        f"{name} is {'not fit' if refused else 'fit'} to measure on: {count(refused, 'refusal')},"
+        f"Host {name} is {'not fit' if refused else 'fit'} to measure on: {count(refused, 'refusal')},"
         f" {count(level_count(results, Severity.WARNING), 'warning')}, {count(level_count(results, Severity.NOTE), 'note')}."
     )

@@ -103,9 +103,10 @@ def gc(given: CommandOptions) -> int:
     freed = f"{freed_size} {removal_verb(removed, dry_run)} freed on host {given.host}"
     print_removed(removed, stays, given, freed, removed_table(removed))
     if stays > limit and not given.as_json:
+        limit_source = f"`keep` of host {given.host}" if given.keep is None else "--keep"
         pinned_size = sum(item.size for item in items if item.name in pinned)
         say(
-            f"That is more than {size(limit)}, because hunts without a verdict (see `bisect history`) and running jobs need"
+            f"This is more than the limit of {size(limit)} ({limit_source}), because hunts without a verdict (see `bisect history`) and running jobs need"
             f" {size(pinned_size)}."
         )
     # If a leased machine could not be released, which was printed already, the machine's record remains, although its
@@ -123,7 +124,7 @@ def remove_shared_builds(given: CommandOptions) -> int:
     limit = size_in_bytes(shared.keep) if given.keep is None else given.keep
     removed, remaining = prune_shared_builds(shared.builds or "", limit, time.time(), dry_run=given.dry_run)
     freed = size(sum(entry.size for entry in removed))
-    freed_builds = f"{count(len(removed), 'shared build')}, {freed}," if removed else "No shared build"
+    freed_builds = f"{freed} ({count(len(removed), 'shared build')})" if removed else "No shared build"
     text = f"{freed_builds} {removal_verb(removed, given.dry_run)} removed from {shared.builds}"
     print_removed(removed, remaining, given, text)
     return 0
@@ -144,11 +145,12 @@ def print_removed(
 ) -> None:
     """Print the items that were removed (or, with --dry-run, would be removed), and how many bytes remain."""
     dry_run = given.dry_run
+    left = f"perfbisect's files there {'would then' if dry_run else 'now'} have {size(bytes_left)}"
     if given.as_json:
         freed = sum(item.size for item in removed)
         say_object({"removed": not dry_run, "items": removed, "bytes": freed, "left": bytes_left})
     else:
-        say("\n".join([*table, f"{items_text}; {size(bytes_left)} {'stay' if dry_run else 'are left'}."]))
+        say("\n".join([*table, f"{items_text}; {left}."]))
 
 
 def keys_of_unfinished_hunts(history: Path | None, *, read_only: bool) -> frozenset[str]:
@@ -181,6 +183,8 @@ def removed_table(removed: "Sequence[StoredItem]") -> Iterator[str]:
     for kind in MANY:
         if group := [item for item in removed if item.top_folder == kind]:
             until = max(item.used for item in group)
-            rows.append((moment(until), size(sum(item.size for item in group)), f"{len(group):,} in {kind}"))
+            rows.append(
+                (moment(until), size(sum(item.size for item in group)), f"{kind}/ ({count(len(group), 'item')})")
+            )
     if rows:
         yield from (*table(("last used", "size", "path"), rows, right=("size",)), "")

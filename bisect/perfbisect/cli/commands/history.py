@@ -170,8 +170,8 @@ def export(given: CommandOptions) -> None:
             unfinished.rename(file)
     hunts_written = sum(copied.source_name.startswith("hunt") for copied in done)
     trials = len(done) - hunts_written
-    also = f"; comparisons, proofs and A/A tests: {trials}" if trials else ""
-    say(f"{file}: {count(hunts_written, 'hunt')}{also}")
+    also = f" and {count(trials, 'other session')} (comparisons, proofs, A/A tests)" if trials else ""
+    say(f"Written to {file}: {count(hunts_written, 'hunt')}{also}")
 
 
 @options_command(parent=history, name="import")
@@ -242,11 +242,13 @@ def print_and_count_conflicts(file: Path, imported: "Sequence[CopyResult]") -> i
     """Print what was done with each session of a file; returns the number of conflicts."""
     name = printable(str(file))
     for copied in imported:
-        numbers = f"{copied.source_name} is {copied.target_name} in your history"
+        numbers = f"{copied.source_name} of the file is {copied.target_name} in your history"
         if copied.outcome in ("new", "grown"):
             say(f"{numbers}; new events were added" if copied.outcome == "grown" else numbers)
         elif copied.outcome == "conflict":
-            note(f"{name}: {numbers}, but the two logs differ. The log of your history is unchanged.")
+            note(
+                f"{name}: {numbers}, but each was continued separately, so the logs differ. Your history is unchanged."
+            )
     counts = Counter(copied.outcome for copied in imported)
     say(f"{name}: {count(counts['new'], 'session')} added, {counts['grown']} updated, {counts['known']} unchanged")
     return counts["conflict"]

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 
 HEAD = ("host", "address", "summary", "checked", "level", "noise", "history", "")
+ZEROS = (  # a comment above the settings of a host
+    "# port 0: as in ~/.ssh/config, or 22. jobs 0: one compile job per core. memory 0 (MiB): all of the host's memory.\n"
+)
 SHOWN = 20  # most checks that the small line of a host shows
 LOW, HIGH = 0.9, 1.1  # levels at the bottom and the top of the small line, relative to the usual level
 LEASED = ":"  # in the name of a leased host
@@ -81,12 +84,15 @@ def hosts(given: CommandOptions) -> int:
     if given.like and not check:
         raise click.UsageError(f"--like works only with --check: bisect hosts --check [NAME] --like {given.like}")
     if actions > 1 or bool(names) > check + given.accept or given.accept > bool(names):
-        raise click.UsageError("Give only one of --show NAME, --check [NAME…] and --accept NAME….")
+        only_one = "Give only one of --show NAME, --check [NAME…] and --accept NAME…."
+        without = "Host names need --check or --accept." if names else "--accept needs the name of a host."
+        raise click.UsageError(only_one if actions > 1 or show else without)
     leases = {lease.name: lease for lease in load_leases(hosts)}
     if show:
         entry = leases.get(show) or load_host(show, hosts)
         shown = Inventory(leases={show: entry}) if isinstance(entry, LeaseEntry) else Inventory(hosts={show: entry})
-        say(f"# {entry.file}\n{to_toml(shown)}")
+        zeros = "" if isinstance(entry, LeaseEntry) else ZEROS
+        say(f"# {entry.file}\n{zeros}{to_toml(shown)}")
         return 0
     if given.accept:
         accept_speeds_as_normal(history, names)

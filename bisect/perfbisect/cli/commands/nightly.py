@@ -31,7 +31,7 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
     from perfbisect.hunt.attempt import CommandCallbacks
-    from perfbisect.hunt.nightly import BranchComparison, Watch
+    from perfbisect.hunt.nightly import CombinedNightsComparison, Watch
     from perfbisect.store.history import History
 
 COMMON = (
@@ -80,7 +80,7 @@ def nightly(given: CommandOptions) -> int:
     from perfbisect.cli.sessions import hold_session_leases, view_opener
     from perfbisect.hunt.attempt import CommandCallbacks
     from perfbisect.hunt.drop_hunts import hunt_all_drops
-    from perfbisect.hunt.nightly import BranchComparison, night_lock
+    from perfbisect.hunt.nightly import CombinedNightsComparison, night_lock
     from perfbisect.report.series import branch_sentences, night_sentences
     from perfbisect.store.history import History
 
@@ -94,14 +94,14 @@ def nightly(given: CommandOptions) -> int:
         watch = watch.with_recognised_output(opened, nights)
         check_host_daily(watch, given)
         trial, cut = measure_tonight(watch, nights, given)
-        say(printable(f"{given.branch} is at {watch.tip[:10]}: {trial.name}"))
+        say(printable(f"The tip of {given.branch} is {watch.tip[:10]}, measured by {trial.name}:"))
         say("\n".join(night_sentences(trial)))
         if cut:
             note(f"{cut}\nOr repeat this command.")
             return INTERRUPTED
 
-        def read() -> BranchComparison:
-            watched = BranchComparison.read(opened, watch)
+        def read() -> CombinedNightsComparison:
+            watched = CombinedNightsComparison.read(opened, watch)
             publish_pages_and_culprits(opened, watched, given)
             return watched
 
@@ -179,7 +179,7 @@ def branch_page_name(branch: str) -> str:
     return f"{plain}{'' if is_unchanged else f'-{sha256(branch.encode()).hexdigest()[:6]}'}.html"
 
 
-def publish_pages_and_culprits(opened: "History", watched: "BranchComparison", given: CommandOptions) -> None:
+def publish_pages_and_culprits(opened: "History", watched: "CombinedNightsComparison", given: CommandOptions) -> None:
     """Write the HTML pages, and run the command of --notify once for each culprit. If the command fails for a culprit,
     the next night runs the command for this culprit again.
     """
@@ -205,7 +205,8 @@ def publish_pages_and_culprits(opened: "History", watched: "BranchComparison", g
         if given.notify and hunt.culprit not in announced:
             data = session_end_json(opened, str(hunt.hunt), page=str(page_file or ""))
             if data and (reason := command_failure(given.notify, data)):
-                note(f"warning: the command of --notify {reason}; the next night runs it again")
+                failure = f"for hunt {hunt.hunt}, the command of --notify {reason}"
+                note(f"warning: {failure}; the next nightly run repeats the command")
                 continue
         announced.add(hunt.culprit)
         opened.update_settings(hunt.hunt, replace(settings[hunt.hunt], noticed=True))

@@ -27,7 +27,7 @@ from perfbisect.wording.table import Layout, delimited_line
 from perfbisect.wording.text import printable
 
 QUERIES = """\
-# the named commits, the latest hunt first
+# the culprits of all hunts, the latest hunt first
 bisect query 'select hunt_id, builder, workload, culprit, ratio, subject from culprits order by hunt_id desc'
 # the commits of the latest hunt, with the mean of the hunted metric
 bisect query 'select node, commit_hash, date, runs, metric_value, rqps, skipped from candidates where hunt_id = (select max(id) from hunts)'

@@ -93,7 +93,7 @@ def workloads(given: CommandOptions) -> None:
     if not given.show:
         drivers = {name: ", ".join(workload.driver for workload in same_name) for name, same_name in alike.items()}
         rows = [(name, drivers[name], same_name[0].group, same_name[0].summary) for name, same_name in alike.items()]
-        print_table(("workload", "driver", "group", "one operation"), rows)
+        print_table(("workload", "driver", "group", "an operation is"), rows)
         return
     for first, *further in alike.values():
         systems = [first.driver, *(workload.driver for workload in further)]
@@ -171,7 +171,8 @@ def _choose_benchmark(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmar
     names = [benchmark.workload.name for benchmark in benchmarks]
     if name not in ("", *names):
         raise UsageError(
-            f"Benchmark {name!r} is missing in good, in bad, or in both.", f"Benchmarks that good and bad have: {', '.join(names)}."
+            f"Benchmark {name!r} is missing in good, in bad, or in both.",
+            f"Benchmarks that good and bad have: {', '.join(names)}.",
         )
     if not name and len(names) > 1 and sys.stdin and sys.stdin.isatty() and sys.stdout.isatty():
         say("\n".join(f"  {number:10}  {printable(benchmark.what)}" for number, benchmark in enumerate(benchmarks, 1)))
@@ -198,15 +199,15 @@ def _known_lines(known: "KnownRepository") -> list[str]:
 def _proposal_lines(proposed: "RepositoryProposal") -> list[str]:
     proposal, range_ = proposed.proposal, proposed.range
     tagged = (
-        f"; tags of releases have the form {proposal.patterns[0]}"
+        f"; the tags of releases have the form {proposal.patterns[0]}"
         if proposal.patterns
         else ": the clone has no tags of releases"
     )
     rows = {
         "tree": f"{proposed.file_count:,} files" + (f", most in {proposed.language}" if proposed.language else ""),
-        "good, bad": f"{range_.good} and {range_.bad}{tagged}",
+        "range": f"{range_.good} (good) to {range_.bad} (bad){tagged}",
         "built by": proposal.system or "no build: the checkout is used unchanged",
-        "ignored": ", ".join(proposal.ignore) or "nothing",
+        "ignored": f"changes of {', '.join(proposal.ignore)}" if proposal.ignore else "no changes",
         "submodules": ", ".join(proposed.submodules) or "none",
     }
     lines = (f"  {key:10}  {printable(text)}" for key, text in rows.items())

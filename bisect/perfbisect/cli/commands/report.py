@@ -267,7 +267,8 @@ def batch_lines(
             task.stage, task.status, task.failure = Stage.ENDED, hunt.status, hunt.failure
             state = state_text(task, history)
         else:
-            state = history.session_summary(hunt.hunt).state if hunt.hunt else "not begun" if hunt.job else "waiting"
+            unbegun = "not begun" if hunt.job else "not submitted" if batch.is_submitted else "waiting"
+            state = history.session_summary(hunt.hunt).state if hunt.hunt else unbegun
         row: tuple[str, ...] = (MISSING if hunt.hunt is None else str(hunt.hunt), printable(task.title))
         if jobs is not None:
             job = jobs.get(hunt.job)

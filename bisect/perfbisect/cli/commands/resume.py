@@ -173,7 +173,9 @@ def session_to_resume(path: Path | None) -> int | str:
         if unfinished := [entry for entry in sessions if entry.state in UNFINISHED and not entry.origin]:
             return max(unfinished, key=lambda open_session: open_session.number).id
         latest = opened.latest_hunt()
-        note("All sessions are finished. If the reason of the latest hunt is incomplete, it is measured now.")
+        note(
+            "All sessions are finished. If measurements that explain the change of the latest hunt are missing, they are made now."
+        )
         return latest
 
 

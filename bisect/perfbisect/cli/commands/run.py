@@ -214,7 +214,7 @@ def claim_given_batch_hunt(batch: tuple[int, int, str], history: Path | None) ->
         number = claim_batch_hunt(opened, *batch)
         if number is None:
             note(
-                f"The history {opened.path} does not contain the batch of this job. The hunt is stored in it as a new hunt."
+                f"The history {opened.path} does not contain the batch of this job, so this history gets a new hunt without a batch."
             )
         return number
 
@@ -307,6 +307,7 @@ def levels_of_chosen_series(given: CommandOptions) -> "list[ImportedLine]":
     from perfbisect.errors import UsageError
     from perfbisect.recipes.measured_series import read_series_by_time
     from perfbisect.report.series import ImportedLine
+    from perfbisect.wording.quantities import count
     from perfbisect.wording.text import printable
 
     every, ordered = read_series_by_time(given.file)
@@ -316,23 +317,28 @@ def levels_of_chosen_series(given: CommandOptions) -> "list[ImportedLine]":
         text = f"The file {given.file} has no series {only}."
         raise UsageError(text, f"The series of the file: {', '.join(names[:20])}")
     short = [candidate for candidate in chosen if len(candidate.values) < READINGS]
-    reasons = [f"{item.name} has {len(item.values)} commits, but at least {READINGS} are necessary" for item in short]
+    reasons = [
+        f"series {item.name} has {count(len(item.values), 'commit')}, but at least {READINGS} are necessary"
+        for item in short
+    ]
     usable = []
     for series in (candidate for candidate in chosen if candidate not in short):
         by_commit = series.values.items()
         odd = next((commit for commit, rates in by_commit if min(rates) <= 0 or not math.isfinite(max(rates))), "")
         if odd:
-            reasons.append(f"{series.name} has a value of commit {odd} that is not a positive number")
+            reasons.append(f"series {series.name} has a value of commit {odd} that is not a positive number")
         else:
             usable.append(series)
     if not usable:
         raise UsageError(f"No series of the file {given.file} can be searched for steps: {'; '.join(reasons[:3])}.")
     for reason in reasons:
-        note(printable(f"A series is ignored: {reason}."))
+        note(printable(f"Ignored: {reason}."))
     if not ordered:
         note(printable(f"The rows of {given.file} are not sorted by time. perfbisect sorts them."))
     if pooled := sum(len(readings) - 1 for series in usable for readings in series.values.values()):
-        note(f"{pooled:,} values are for a commit that already has a value. For such a commit, the median of its values is used.")
+        note(
+            f"{pooled:,} values are for a commit that already has a value. For such a commit, the median of its values is used."
+        )
     series_lines = []
     for series in usable:
         logarithms = [math.log(value) for value in series.medians_of_commits]

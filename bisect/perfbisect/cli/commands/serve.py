@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from perfbisect.cli.options.common import FILE, CommandOptions, history_option, options_command, say
+from perfbisect.cli.options.param_types import WholeNumber
 from perfbisect.cli.options.stored import from_option
 from perfbisect.errors import UsageError
 from perfbisect.ui.stream import note
@@ -18,7 +19,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @options_command()
-@click.option("--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="Port to listen on.")
+@click.option("--port", type=WholeNumber(0, 65535), default=8001, show_default=True, help="Port to listen on.")
 @click.option(
     "--address", default=LOOPBACK, show_default=True, help="Address to listen on. Every address except loopback needs a login."
 )  # fmt: skip

@@ -19,7 +19,7 @@ from perfbisect.cli.options.common import (
 )
 from perfbisect.cli.options.completion import builder_option, revision
 from perfbisect.cli.options.measurement import announce_recipe_files, builders_option, policy_options, requested_policy
-from perfbisect.cli.options.param_types import MINUTES, SEED, ParsedParam, ShareParam
+from perfbisect.cli.options.param_types import MINUTES, SEED, ParsedParam, ShareParam, WholeNumber
 from perfbisect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 @options_command(LongCommand, common=COMMON)
 @click.argument("good", required=False, shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
-@click.option("--commits", type=click.IntRange(1, 1_000_000), help="Number of commits in the range. Default: 1000.")
+@click.option("--commits", type=WholeNumber(1, 1_000_000), help="Number of commits in the range. Default: 1000.")
 @click.option("--merges", is_flag=True, help="Simulate a range with merges.")
 @click.option("--repo", type=PATH, help="Local clone with the revisions GOOD and BAD.")
 @builder_option("Ignore commits that change only paths that this builder ignores.")
@@ -104,17 +104,15 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
     "--cached", "100%", "Cost of a build that is close to an existing build, as a share of --build-cost.", whole=True
 )
 @click.option("--run-time", type=MINUTES, default="1m", show_default=True, help="Duration of a run with its warm-up.")
+@click.option("--hosts", type=WholeNumber(1, 1000), default=1, show_default=True, help="Number of hosts that measure.")
 @click.option(
-    "--hosts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of hosts that measure."
-)
-@click.option(
-    "--build-hosts", type=click.IntRange(0, 1000), default=0, show_default=True,
+    "--build-hosts", type=WholeNumber(0, 1000), default=0, show_default=True,
     help="Number of build hosts, which build ahead. 0: each host makes the builds that it measures.",
 )  # fmt: skip
 @click.option("--builds-between", is_flag=True, help="Hosts that wait for a build host also build.")
 @policy_options
 @click.option(
-    "--hunts", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Number of simulated hunts."
+    "--hunts", type=WholeNumber(1, 1_000_000), default=50, show_default=True, help="Number of simulated hunts."
 )
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the first hunt.")
 @json_option()

@@ -126,7 +126,7 @@ def compare(given: CommandOptions) -> int:
 
     from perfbisect.cli.sessions import leases_and_notifier, measured_trial, print_trial_end
     from perfbisect.core.domain.settings import TrialType
-    from perfbisect.core.stats.paired_comparison import is_every_ratio_measured
+    from perfbisect.core.stats.paired_comparison import has_every_build_a_ratio
     from perfbisect.hunt.drop_hunts import DropOptions, candidate_counts_between, hunt_lines, read_comparison
     from perfbisect.hunt.trials.builds import (
         check_typed_builds,
@@ -141,7 +141,7 @@ def compare(given: CommandOptions) -> int:
 
     builds, each_release, hunt, history = given.builds, given.each_release, given.hunt, given.history
     if given.min_effect and not hunt:
-        raise click.UsageError("--min-effect needs --hunt.")
+        raise click.UsageError("--min-effect needs --hunt: it is the smallest drop that is hunted.")
     if len(builds) == 1 and (ends := re.fullmatch(r"([^=]+?)\.{2,3}([^=.][^=]*)", builds[0])):  # A..B, as in git
         builds = ends.groups()
     stored = builds[0] if builds and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
@@ -162,14 +162,17 @@ def compare(given: CommandOptions) -> int:
             notifier(stored)
             return hunt_drops_and_print(stored, given)
     if stored and not (given.command or (given.workload and given.builder)):
-        shown = f"To print the stored comparison {stored}: bisect show {stored}. To hunt its drops: bisect compare {stored} --hunt"
-        raise click.UsageError(f"{'--builder' if given.workload else '--workload'} is missing. {shown}")
+        missing = "--builder" if given.workload else "--workload"
+        raise click.UsageError(
+            f"{stored} is the id of a comparison. To print the stored comparison {stored}: bisect show {stored}. To hunt its"
+            f" drops: bisect compare {stored} --hunt (without --workload). To measure a revision {stored}: add {missing}."
+        )
     settings, builder, chosen = trial_recipes(requested_settings_of(given, good="", bad="", explain=False))
     if each_release and builds:
-        raise click.UsageError("--each-release measures all releases of its range. Omit the BUILDs.")
+        raise click.UsageError(f"--each-release already measures all releases of its range. Omit {' '.join(builds)}.")
     if each_release and hunt:
         raise click.UsageError(
-            "--each-release and --hunt exclude each other: --each-release prints commands that hunt the steps in speed."
+            "--each-release and --hunt exclude each other. Omit --hunt: --each-release prints a command to hunt each step in speed."
         )
     check_typed_builds(builds or (each_release,) * bool(each_release), settings, builder)
     series = None
@@ -193,8 +196,10 @@ def compare(given: CommandOptions) -> int:
         rounds = TrialDesign(TrialType.COMPARE, subjects, chosen, given.visits, given.runs, series=series)
         setup = rounds.set_up(settings, given.waiting)
         if given.dry_run:
-            sizes = (count(span, "candidate") if isinstance(span, int) else f"none: {span}" for span in spans.values())
-            hunts = (f"hunts, {title}: {size}" for title, size in zip(spans, sizes, strict=True))
+            sizes = (
+                count(span, "candidate commit") if isinstance(span, int) else f"none: {span}" for span in spans.values()
+            )
+            hunts = (f"hunts for drops, {title}: {size}" for title, size in zip(spans, sizes, strict=True))
             say("\n".join([*cost_lines(setup, settings, history), *hunts]))
             return 0
         if series and not given.form:
@@ -203,7 +208,7 @@ def compare(given: CommandOptions) -> int:
         if hunt and not cut:
             if not given.form:
                 print_trial(trial, "", detailed=False)
-            return hunt_drops_and_print(trial.name, given) or (0 if is_every_ratio_measured(trial) else INCONCLUSIVE)
+            return hunt_drops_and_print(trial.name, given) or (0 if has_every_build_a_ratio(trial) else INCONCLUSIVE)
     return print_trial_end((trial, cut), given)
 
 
@@ -225,7 +230,7 @@ def hunt_drops_and_print(comparison: str, given: CommandOptions) -> int:
     options = DropOptions(given.min_effect, given.explain)
     hunts = hunt_drops(comparison, CommandCallbacks(history, shown, given.waiting, say=note), options)
     if not hunts:
-        note(f"Comparison {comparison} has no real drop of at least --min-effect, so no hunt begins.")
+        note(f"Comparison {comparison} has no drop that is significant and at least --min-effect, so no hunt begins.")
     with closing(History.open(history, read_only=True)) as opened:
         print_trial(opened.trial(comparison), form, detailed=False)
     if any(hunt is None or hunt.state in OPEN for hunt in hunts):

@@ -177,7 +177,7 @@ def replay(given: CommandOptions) -> int:
     repository = open_repository(Path(settings.repository))
     if together:
         note(
-            f"Hunt {number} ran {together}. The replay counts hunt {number} alone, so it can reach a limit of time, builds or runs at another point."
+            f"Hunt {number} ran {together}. The replay counts only the time, builds and runs of hunt {number}, so it can reach their limits later than the hunt did."
         )
     said = ""
     for runs, decision in recompute_decisions(problem, events, began, shares_builds=bool(together)):
@@ -195,7 +195,9 @@ def replay(given: CommandOptions) -> int:
         alike = int((culprit > 0.99 * culprit[leader]).sum())
         first = f"most probable: {candidates[leader][:10]}" if alike == 1 else f"most probable: {alike} commits, each"
         leads = f"{first} with {chance(float(culprit[leader]))}"
-        line = f"after {count(runs, 'run'):>8}: {'comparison of good and bad' if order.purpose is Purpose.ENDS else leads}"
+        line = (
+            f"after {count(runs, 'run'):>8}: {'comparison of good and bad' if order.purpose is Purpose.ENDS else leads}"
+        )
         if line != said:  # a further choice before the next run
             say(line)
         said = line

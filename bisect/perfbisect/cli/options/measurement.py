@@ -20,7 +20,17 @@ from perfbisect.cli.options.common import (
     waiting_option,
 )
 from perfbisect.cli.options.completion import builder_option, host_names, metric_names
-from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, ShareParam
+from perfbisect.cli.options.param_types import (
+    ARG,
+    BELOW,
+    COUNT,
+    FLAGS,
+    MINUTES,
+    SECONDS,
+    UNSPLIT,
+    ShareParam,
+    WholeNumber,
+)
 from perfbisect.core.domain.settings import (
     COUNTED,
     MAX_PROBABILITY,
@@ -54,7 +64,7 @@ def recipes_option(name: str, summary: str) -> Decorator:
             return value.absolute()
         path, reason = recipes_in_working_directory(name)
         if reason and not ctx.resilient_parsing:  # a shell requests completions: nothing is printed
-            note(f"{path} is ignored: {reason}. To use it: {param.opts[0]} {name}")
+            note(f"{path} is ignored: {reason}. If you trust the author of {name}, add: {param.opts[0]} {name}")
         return None if reason else path
 
     text = f"{summary}. Default: ./{name}, except in a git repository or a folder of another user."
@@ -121,7 +131,7 @@ what_options = adding_options(
 how_options = adding_options(
     click.option("--time", type=COUNT, help="Duration of each timed run in seconds."),
     click.option("--warmup", type=SECONDS, help="Duration of the warm-up before each run, in seconds."),
-    click.option("--threads", type=click.IntRange(1, 1_000_000), help="Number of client threads."),
+    click.option("--threads", type=WholeNumber(1, 1_000_000), help="Number of client threads."),
     click.option(
         "--set",
         "changes",
@@ -184,7 +194,7 @@ def round_options(visits: int, runs: int, help_text: str, min_rounds: int = 1) -
     """The options of all trials: the number of rounds (``help_text`` is the help of this option), the runs in each
     visit, waiting for a busy host, notification, and the history.
     """
-    rounds_type = click.IntRange(min_rounds, COUNT.max)
+    rounds_type = WholeNumber(min_rounds, COUNT.max)
     return adding_options(
         click.option("--visits", type=rounds_type, default=visits, show_default=True, help=help_text),
         click.option("--runs", type=COUNT, default=runs, show_default=True, help="Number of timed runs in each visit."),

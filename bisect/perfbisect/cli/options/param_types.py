@@ -13,9 +13,21 @@ import click
 from perfbisect.core.domain.settings import AUTO
 from perfbisect.errors import PerfBisectError
 
-COUNT = click.IntRange(1, 1_000_000_000)  # a number of runs, builds, seconds, …
+
+class WholeNumber(click.IntRange):
+    """A type of option values: a whole number from ``min`` to ``max``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number that ``value`` contains."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is not a whole number from {self.min:,} to {self.max:,}.", param, ctx)
+
+
+COUNT = WholeNumber(1, 1_000_000_000)  # a number of runs, builds, seconds, …
 SMALLEST = 1e-6  # the smallest share above 0, far below the precision of any host
-SEED = click.IntRange(0, 2**63 - 1)
+SEED = WholeNumber(0, 2**63 - 1)
 MOST_TIMES = 1e6  # the largest factor
 LONGEST_WAIT = 1e9  # seconds: 30 years
 
@@ -169,10 +181,11 @@ BELOW = pattern_param(
 )  # fmt: skip
 NAME = pattern_param(  # the name that a user gives to a hunt
     "NAME", rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?",
-    "is not allowed as a name: use at most 60 letters, digits and signs, and no id such as 12 or c3.", lambda match: match[0],
+    "is not allowed as a name. A name begins with a letter or digit, has at most 60 letters, digits, blanks and"
+    " . : + / @ - _, and is not an id such as 12 or c3.", lambda match: match[0],
 )  # fmt: skip
 MEMBER = pattern_param(  # a hunt of a batch: (batch, place in the batch, job in Slurm or "")
-    "BATCH:PLACE", r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", "is not a hunt of a batch.",
+    "BATCH:PLACE", r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", "is not BATCH:PLACE, two numbers such as 3:0.",
     lambda match: (int(match[1]), int(match[2]), match[3] or ""),
 )  # fmt: skip
 SECONDS = number_param(
@@ -252,13 +265,17 @@ class SessionIdParam(click.ParamType[int | str]):
         if not match and (number := _latest_hunt_named(text, ctx)):
             return number
         if not match or match[1] not in ("", *self.kinds):
-            reason = f"is the id of {KINDS[match[1]][1]}" if match else "is not an id in this history, nor the name of a hunt (`bisect history` lists ids)"
+            reason = (
+                f"is the id of {KINDS[match[1]][1]}, which this command does not accept"
+                if match
+                else "is not an id in this history, nor the name of a hunt (`bisect history` lists ids)"
+            )
             if SESSION.fullmatch(text):
                 reason = "is an id of a central history, but this command works only on your own history"
             examples = [" for ".join(KINDS[kind]) for kind in ("", *self.kinds)] + [
                 "ORIGIN:12 for a hunt in a team's central history"
             ] * ("central" in options)
-            self.fail(f"{text!r} {reason}. For example: {', '.join(examples)}.", param, ctx)
+            self.fail(f"{text!r} {reason}. Examples of ids: {', '.join(examples)}.", param, ctx)
         return int(text) if text.isdecimal() else text
 
 

@@ -88,7 +88,7 @@ def decode(kind: str, body: dict[str, Any], *, has_infinity: bool = True) -> Eve
     """
     match kind:
         case "Decided":
-            body = restore_infinity(body) if has_infinity else body
+            body = max_float_to_infinity(body) if has_infinity else body
             begun = [msgspec.convert(body[name], of) if name in body else of() for name, of in DECISION_FIELDS.items()]
             parts = {
                 name: msgspec.convert(part, BELIEF[name], dec_hook=decode_run_lengths)
@@ -102,7 +102,7 @@ def decode(kind: str, body: dict[str, Any], *, has_infinity: bool = True) -> Eve
         case "TrialEnded":
             return SessionEnded(fitness=msgspec.convert(body.get("fitness"), FitnessFacts | None))
         case "HuntEnded":
-            match decode_order(restore_infinity(body["verdict"])):
+            match decode_order(max_float_to_infinity(body["verdict"])):
                 case Measure():
                     raise ValueError("a measurement is not a verdict")
                 case verdict:
@@ -111,7 +111,7 @@ def decode(kind: str, body: dict[str, Any], *, has_infinity: bool = True) -> Eve
         case _ if kind in EVENTS:
             return msgspec.convert(body, EVENTS[kind])
         case _:
-            raise ValueError(f"there is no event {kind!r}")
+            raise ValueError(f"{kind!r} is not a kind of event")
 
 
 def dumps(value: object) -> str:
@@ -170,8 +170,8 @@ def clamp_infinity(value: Any) -> Any:
     return map_floats(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
 
 
-def restore_infinity(value: Any) -> Any:
-    """``value`` in which the largest floating-point number is replaced by infinity."""
+def max_float_to_infinity(value: Any) -> Any:
+    """``value`` in which the largest float, which ``clamp_infinity`` stores for infinity, is replaced by infinity."""
     return map_floats(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
 
 

@@ -232,7 +232,7 @@ class KnownError:
         """
         if other.name != self.name or len(self.remedy) > MOST_OPTIONS:
             return self
-        return replace(self, flags=self.flags.plus(other.flags))
+        return replace(self, flags=self.flags.with_missing(other.flags))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Interval:
         return self.low > 0 or self.high < math.inf
 
     @property
-    def only_known_side(self) -> int:
+    def only_known_bound(self) -> int:
         """-1 if the interval has only an upper bound (``high``), +1 if only a lower bound (``low``), otherwise 0."""
         return int(self.high == math.inf) - int(self.low == 0) if self.has_known_bound else 0
 

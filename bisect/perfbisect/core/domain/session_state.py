@@ -88,7 +88,7 @@ class TestedCommit:
 
     @property
     def is_fetched(self) -> bool:
-        """Whether the commit was not built, because its build was copied from the store of shared builds."""
+        """Whether the session copied the commit's build from the store of shared builds, and compiled nothing."""
         return not self.new_builds and any(build.shared for build in self.builds)
 
     @property
@@ -221,12 +221,12 @@ class SessionState:
             case BuildFinished(number, build) if self.request.works:
                 # Later workloads reuse the build, with 0 seconds: the seconds of the first event are kept.
                 seconds = build.seconds or self.request.subjects[number].seconds
-                self._note_build_facts(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
+                self._add_facts_to_request(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
                 same_as = self.binaries.add_build(self._host_number(event), build)
                 self.tested[build.commit] = replace(self.facts_of(build.commit), same_as=same_as)
             case CandidateSkipped(number, skip) if self.request.works:
                 if skip.is_build_failure:
-                    self._note_build_facts(number, trouble=skip.reason)
+                    self._add_facts_to_request(number, trouble=skip.reason)
                 else:
                     self.skips.append(TrialSkip(event.workload, number, at, skip))
             case RunFinished(number, run) if self.request.works:
@@ -289,10 +289,10 @@ class SessionState:
             case _:
                 pass
 
-    def _note_build_facts(self, number: int, **facts: Any) -> None:
+    def _add_facts_to_request(self, build_number: int, **facts: Any) -> None:
         """Add facts about a build to the request of the trial."""
         subjects = list(self.request.subjects)
-        subjects[number] = replace(subjects[number], **facts)
+        subjects[build_number] = replace(subjects[build_number], **facts)
         self.request = replace(self.request, subjects=tuple(subjects))
 
     def _with_learned_facts(self, request: TrialRequest) -> TrialRequest:

@@ -143,7 +143,7 @@ class Flags:
         """The options as arguments of a command line."""
         return tuple(word for option in self.options for word in option)
 
-    def plus(self, more: "Flags") -> "Flags":
+    def with_missing(self, more: "Flags") -> "Flags":
         """These flags, followed by those flags of ``more`` that are not among these flags."""
         pairs = ((self.cflags, more.cflags), (self.cxxflags, more.cxxflags), (self.ldflags, more.ldflags))
         return Flags(*(old if f" {new} " in f" {old} " else f"{old} {new}".strip() for old, new in pairs))

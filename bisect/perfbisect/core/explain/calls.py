@@ -3,9 +3,9 @@ one build calls more often.
 
 The location is found by the inclusive cost of functions (with their callees), because a commit may change a function so
 that its callees cost less, or so that it calls other functions. The location of a difference is the changed function
-that, with its callees, has most of the difference. If each of several functions has most of the difference, the
-location is the innermost of these functions. If only several functions together have most of the difference, the
-location is their nearest common caller.
+that, with its callees, has most of the difference. A function and its caller may both have most of the difference,
+because the caller's cost includes the function's cost; the location is then the innermost such function. If only
+several functions together have most of the difference, the location is their nearest common caller.
 
 For exact counts of instructions, a stack consists of a function and the functions that are inlined into it, outermost
 first. Exact counts also have the number of calls from each function to each other function.

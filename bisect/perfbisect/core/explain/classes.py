@@ -179,7 +179,7 @@ def is_notable(row: CounterRow) -> bool:
     certain change of instructions.
 
     A factor whose interval contains 1 explains no part of the change. If parent and culprit were measured in a single
-    round, the factors have no intervals, and only the size of a factor counts.
+    round, the ratio of a factor has no interval, and only the size of the ratio is considered.
     """
     may_have_changed = row.is_significant or row.ratio.high == math.inf
     return (may_have_changed and abs(row.log_ratio) >= NEGLIGIBLE) or (

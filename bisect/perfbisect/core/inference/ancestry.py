@@ -61,7 +61,7 @@ class Ancestry:
         self._columns = np.empty(0, np.int64)  # the segment of each column of ``_partial``
         self._partial = np.empty((self.segments, 0), np.uint8)
 
-    def ancestors(self, node: int) -> NDArray[np.bool_]:
+    def with_ancestors(self, node: int) -> NDArray[np.bool_]:
         """A mask over the candidates, shape (size,), that is true for ``node`` and all of its ancestors."""
         mask = self._ancestors.get(node)
         if mask is None:
@@ -279,7 +279,7 @@ class Hypotheses:
         """For each class, shape (C,): the share of the class's prior weight that belongs to possible culprits that make
         ``candidate`` slow. A measurement of ``candidate`` divides each class whose share is between 0 and 1.
         """
-        inside = self.ancestry.ancestors(candidate) & (self.class_of >= 0)
+        inside = self.ancestry.with_ancestors(candidate) & (self.class_of >= 0)
         part = np.bincount(self.class_of[inside], self.weight[inside], len(self.prior)) / self.prior
         part[part > 1 - 1e-9] = 1.0
         return part
@@ -298,7 +298,7 @@ def distinguishable_hypotheses(
     reach = ancestry_of(graph)
     weight = graph.weight.copy()
     for candidate, name in record.build_name.items():
-        weight[reach.ancestors(candidate) != reach.ancestors(name)] = 0.0
+        weight[reach.with_ancestors(candidate) != reach.with_ancestors(name)] = 0.0
     if not (weight > 0).any():
         weight = graph.weight
     possible = np.flatnonzero(weight > 0)
@@ -309,12 +309,12 @@ def distinguishable_hypotheses(
     for build in record.builds:
         if used == BITS:
             pattern, used = np.unique(pattern, return_inverse=True)[1].astype(np.int64), 22
-        pattern = (pattern << 1) | reach.ancestors(build)[possible]
+        pattern = (pattern << 1) | reach.with_ancestors(build)[possible]
         used += 1
     _, first, index = np.unique(pattern, return_index=True, return_inverse=True)
     of = np.full(graph.size, -1)
     of[possible] = index
-    slow = np.array([reach.ancestors(build)[possible[first]] for build in record.builds])
+    slow = np.array([reach.with_ancestors(build)[possible[first]] for build in record.builds])
     return Hypotheses(reach, weight, plain, of, slow, np.bincount(index, weight[possible]).astype(np.float64))
 
 
@@ -331,5 +331,5 @@ def nearest_tested(graph: Graph, record: Record, candidate: int) -> int:
     """The candidate, unless it was skipped; otherwise its nearest ancestor with a build that was measured."""
     if candidate not in record.skipped:
         return candidate
-    below = ancestry_of(graph).ancestors(candidate)
+    below = ancestry_of(graph).with_ancestors(candidate)
     return max((b for b in record.builds if b not in record.skipped and below[b]), default=0)

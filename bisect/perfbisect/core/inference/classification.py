@@ -8,7 +8,7 @@ from perfbisect.core.domain.orders import SAME, CodePlacement, Interval, NotRepr
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Observation, Reading, has_exact_counts, read_observations
-from perfbisect.core.inference.relative_speed import candidate_ratios, step_ratio
+from perfbisect.core.inference.relative_speed import ratios_of_candidates_to_good, step_ratio
 
 SURE = 0.95  # probability above which a commit is classified
 
@@ -53,7 +53,7 @@ def ratios_to_good(
     model = EXACT if has_exact_counts(state.log, metric) else USUAL
     for node in (wider, state.node) if outside else (state.node,):
         history = hunt_observations(state, node, metric, hosts)
-        speeds = candidate_ratios(history, len(state.commits) - 1, host_classes, model)
+        speeds = ratios_of_candidates_to_good(history, len(state.commits) - 1, host_classes, model)
         by_commit |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
     same_as_good = state.first_with_same_binary(good)

@@ -119,11 +119,11 @@ def step_commit_and_parents(step: Step, commits: Sequence[str], log: Log) -> tup
 
 
 def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
-    """``verdict``, in which the field ``same_counts`` is set if it is a verdict of code placement, from the exact
-    counts of instructions in ``log``.
+    """``verdict``; the field ``same_counts`` of a verdict "code placement" is computed from the exact counts of
+    instructions in ``log``.
 
     ``same_counts`` says whether the named commit executes as many instructions as its parents. If a count is missing,
-    the verdict is unchanged. ``commits`` has the commit of each node.
+    or if the verdict is not "code placement", the verdict is unchanged. ``commits`` has the commit of each node.
     """
     if not isinstance(verdict, CodePlacement):
         return verdict

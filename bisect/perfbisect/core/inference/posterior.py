@@ -256,12 +256,12 @@ def _change_probability(cells: _ModelCells, sums: _WhitenedSums, prior_probabili
     return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - prior_probability) / prior_probability))
 
 
-def _step_marginals(cells: _ModelCells, sums: _WhitenedSums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
-    """The log marginal likelihoods of a single step, its size and its precision; ``size`` is the mean and the standard
-    deviation of the prior of the step."""
+def _step_marginals(cells: _ModelCells, sums: _WhitenedSums, prior: tuple[float, float]) -> tuple[Array, Array, Array]:
+    """The log marginal likelihoods of a single step, its size and its precision; ``prior`` is the prior mean and
+    the prior standard deviation of the size."""
     shape, freedom = (-1, *[1] * (sums.zz.ndim - 1)), cells.freedom
     s2, residual = cells.s2.reshape(shape), cells.residual.reshape(shape)
-    width, mean = s2 / size[1] ** 2, -size[0]
+    width, mean = s2 / prior[1] ** 2, -prior[0]
     precision, right = sums.zz + width, sums.zy + width * mean
     drop = right / precision
     squares = np.maximum(residual + sums.yy + width * mean**2 - right * drop, 1e-12)
@@ -304,11 +304,11 @@ def _several_steps_terms(cells: _ModelCells, covariance: Array, y: Array, slow: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HypothesisSeparation:
-    """How well measurements separate the hypotheses, relative to the noise of a run; all arrays have the same shape."""
+    """How well a reading separates the hypotheses; arrays of one shape; variances relative to the variance of a run."""
 
-    above: Array  # probability that the reading is above the mean of all predictions
-    between: Array  # variance between the predictions of the hypotheses
-    within: Array  # variance of the prediction under one hypothesis, without the noise of a run and drift
+    above: Array  # probability that the true level is above the mean of the levels that the hypotheses predict
+    between: Array  # variance of the predicted level from hypothesis to hypothesis
+    within: Array  # variance of the level if a single hypothesis is true, without the noise of a run and drift
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -266,12 +266,11 @@ BEYOND = (1.0, 3.0)  # assumed distances of stopped runs beyond their bounds, in
 
 
 def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, float]:
-    """The record in which one reading replaces all stopped runs of a build on a host; the weights of the readings; and
-    the excess weight.
+    """Three values: the record in which one reading replaces all stopped runs of a build on a host; the weights of the
+    readings; and the sum of (weight - 1) over the readings that replace stopped runs and have a weight above 1.
 
-    The excess weight is the sum of (weight - 1) over the readings that replace stopped runs and have a weight above 1.
-    The estimate of the noise must not count the excess weight as readings, because all stopped runs have the same
-    value.
+    The third value is called the excess weight. The estimate of the noise must not count the excess weight as readings,
+    because all stopped runs have the same value.
     """
     if not record.bound.any():
         return record, weight, 0.0

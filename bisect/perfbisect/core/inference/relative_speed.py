@@ -1,7 +1,8 @@
 """Computes the ratio of the metric of one build to the metric of another build, with a 95 % interval.
 
 This module computes every ratio that a view, a report or a verdict shows, with the same statistical model as the
-search. Several models of the noise are considered. Under each model, the difference of the levels of two builds has
+search. The logarithm of a ratio is the difference of two levels; the level of a build is the true mean of the
+logarithm of the metric. Several models of the noise are considered. Under each model, the difference of two levels has
 Student's t distribution, whose number of degrees of freedom depends only on the readings. These distributions are
 averaged, weighted by the posterior probabilities of the models. The interval of a ratio is from the 2.5 % quantile to
 the 97.5 % quantile of the averaged distribution; the ratio that is shown is the median.
@@ -158,7 +159,7 @@ def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
     return {build: group for group in named for build in group}
 
 
-def candidate_ratios(
+def ratios_of_candidates_to_good(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str] = (), model: NoiseModel = USUAL
 ) -> Mapping[int, Interval]:
     """Maps each measured candidate to the ratio of its metric to the metric of the good end. ``bad`` is the number of

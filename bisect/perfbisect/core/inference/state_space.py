@@ -18,6 +18,7 @@ on the readings only through this fit.
 
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,17 +237,24 @@ def _group_readings(record: Record, weight: Array) -> _ReadingGroups:
     return _ReadingGroups(build[new], partner[new], host[new], at, total, mean, within, not bool(new.all()))
 
 
+class _WhitenedReadings(NamedTuple):
+    """The whitened readings of M builds on S hosts under each of H laws.
+
+    The columns are [reading, build indicators, host indicators]. A pseudo-reading for each host after the first says
+    that the offset of the host is about zero. The state of a host is the Kalman filter's estimate of the host's drift
+    after its last reading.
+    """
+
+    columns: Array  # (H, groups + pseudo-readings, 1 + M + S - 1)
+    log_det: Array  # (H,), log determinant of the readings' covariance
+    state_mean: Array  # (S, H, columns), as coefficients of the columns
+    state_variance: Array  # (S, H)
+
+
 def _whiten_readings(
     groups: _ReadingGroups, builds: int, drift: Array, memory: Array, visit: Array, host_offset: float
-) -> tuple[Array, Array, Array, Array]:
-    """Whiten the readings under each of H laws. Returns the whitened columns [reading, build indicators, host
-    indicators], the log determinant of the readings' covariance, and the last state of each host.
-
-    For S hosts, the whitened columns have the shape (H, groups + pseudo-readings, 1 + M + S - 1), and the log
-    determinant has the shape (H,). A pseudo-reading for each host after the first says that the offset of the host is
-    about zero. The state of a host is the Kalman filter's estimate of the host's drift after its last reading: the
-    mean, as coefficients of the columns, has the shape (S, H, columns), and the variance has the shape (S, H).
-    """
+) -> _WhitenedReadings:
+    """The readings of ``groups``, whitened under each law."""
     hosts, host = np.unique(groups.host, return_inverse=True)
     alone = groups.partner < 0
     count, extra, near_zero = len(groups.mean), len(hosts) - 1, 0 if alone.any() else builds
@@ -281,4 +289,5 @@ def _whiten_readings(
         state[h] = expected + gain[:, None] * surprise
         spread[h] = variance * (1 - gain)
     pseudo = np.broadcast_to(columns[count:, None], (extra + near_zero, len(drift), columns.shape[1]))
-    return np.swapaxes(np.concatenate((white, pseudo)), 0, 1), np.log(forecast).sum(axis=0), state, spread
+    whitened = np.swapaxes(np.concatenate((white, pseudo)), 0, 1)
+    return _WhitenedReadings(whitened, np.log(forecast).sum(axis=0), state, spread)

@@ -33,7 +33,7 @@ from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.observations import Built
 from perfbisect.core.inference.posterior import Posterior, PredictedLevels, predict_levels
 from perfbisect.core.inference.record import Record
-from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_cost, build_waits, chance_to_build, times_left
+from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_cost, build_waits, chance_to_build, wait_in_runs
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.stats.distributions import label_information
 
@@ -90,7 +90,7 @@ def _range_pieces(groups: Hypotheses, busy: Collection[int]) -> list[NDArray[np.
     candidate."""
     cells = [np.ones(len(groups.class_of), bool)]
     for candidate in sorted(busy):
-        below = groups.ancestry.ancestors(candidate)
+        below = groups.ancestry.with_ancestors(candidate)
         cells = [part for cell in cells for part in (cell & below, cell & ~below) if part.any()]
     return cells
 
@@ -184,7 +184,7 @@ def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> 
 
     The result is None if no existing build promises enough bits of information, or if a build will be finished before
     the end of one run."""
-    wait = min(times_left(now).values(), default=0.0)
+    wait = min(wait_in_runs(now).values(), default=0.0)
     choice = best_measurement(analysis, now, host, wait) if wait >= 1 else None
     first_sampling_rate = _first_step_rate(analysis.ends.drop, analysis.posterior, now.build_cost_in_runs)
     if choice is None or choice.bits_per_run < WORTH_A_RUN * first_sampling_rate:
@@ -376,16 +376,16 @@ def _first_step_rate(drop: float, posterior: Posterior, build_runs: float) -> fl
 
 
 def _fast_and_slow_references(
-    record: Record, groups: Hypotheses, posterior: Posterior, rows: Sequence[int], on_host: Collection[int]
+    record: Record, groups: Hypotheses, posterior: Posterior, rows: Sequence[int], built_on_host: Collection[int]
 ) -> list[list[int]]:
     """The row numbers of the reference builds of each candidate. ``rows`` has the row number of each candidate, or -1
     if the candidate has no readings. One reference build is almost certainly fast, another is almost certainly slow.
     Each is the nearest such build to the uncertain part of the range, because a later proof needs these builds, too.
-    Builds that already exist on the host (``on_host``) are preferred."""
+    Builds that already exist on the host (``built_on_host``) are preferred."""
     belief = groups.slow @ posterior.culprit
     runs = np.array([record.run_count(build) for build in record.builds])
     usable = [row for row, build in enumerate(record.builds) if build not in record.skipped]
-    present = {row for row in usable if record.builds[row] in on_host}
+    present = {row for row in usable if record.builds[row] in built_on_host}
     fast = sorted((row for row in usable if belief[row] < CERTAIN), key=lambda row: (row not in present, -belief[row]))
     slow = sorted(
         (row for row in usable if belief[row] > 1 - CERTAIN), key=lambda row: (row not in present, belief[row])

@@ -40,7 +40,7 @@ from perfbisect.core.inference.relative_speed import strongest_ratio
 from perfbisect.core.search.build_forecast import chance_to_build
 from perfbisect.core.search.older_branches import branch_point_of, decide_with_older_branches
 from perfbisect.core.search.single_change import decide_single_change
-from perfbisect.core.search.situation import Situation, Subrange, no_suspect, subrange, undecided
+from perfbisect.core.search.situation import Situation, Subrange, subrange, with_suspects, without_suspects
 
 SMALLEST = 8  # a subrange is halved if it has more than 1/SMALLEST of the range's candidates
 STUCK = (Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.BRANCH_POINT_UNKNOWN)  # reasons that no measurement can remove
@@ -198,7 +198,7 @@ def _settle_subrange(
         case NotReproduced(ratio, detectable):
             halves = _half_spans(results, part)
             if halves is None:
-                results.doubts[span] = no_suspect(results.spent_budget, results.now.policy, ratio)
+                results.doubts[span] = without_suspects(results.spent_budget, results.now.policy, ratio)
             elif not halves:
                 results.detectable = max(results.detectable, detectable)
                 # The ends are equal, so another change cancels the noted step.
@@ -243,7 +243,7 @@ def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequen
     now, record, reach = results.now, results.now.record, ancestry_of(part.graph)
     last = part.graph.size - 1
     built = [b for b in record.builds if b not in record.skipped and b in part]
-    below = {node: reach.ancestors(node) for node in {0, last, *part.node_of[built].tolist()}}
+    below = {node: reach.with_ancestors(node) for node in {0, last, *part.node_of[built].tolist()}}
     suspected = [c for c in candidates if all(mask[c] == mask[candidates[0]] for mask in below.values())]
     newer = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
     branch_point = int(branch_point_of(part.graph)[newer])  # 0 if it is the good end
@@ -261,8 +261,8 @@ def _budget_spent_verdict(results: _Results, part: Subrange, decision: Decision)
     """The verdict on a subrange if the budget does not allow the next work order of the subrange's search."""
     policy, belief = results.now.policy, decision.belief
     if not decision.evidence or belief.change < LIKELY:
-        return no_suspect(results.spent_budget, policy, belief.effect if decision.evidence else UNKNOWN)
-    verdict = undecided(belief, policy, results.spent_budget)
+        return without_suspects(results.spent_budget, policy, belief.effect if decision.evidence else UNKNOWN)
+    verdict = with_suspects(belief, policy, results.spent_budget)
     return replace(verdict, candidates=part.candidates_of(verdict.candidates))
 
 

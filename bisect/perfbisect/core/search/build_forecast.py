@@ -96,14 +96,14 @@ def _build_cost_power_law(record: Record) -> tuple[float, float] | None:
 OVERDUE = 0.1  # remaining time of an overdue build, as a share of its expected time
 
 
-def times_left(now: Situation) -> dict[int, float]:
+def wait_in_runs(now: Situation) -> dict[int, float]:
     """Maps each candidate whose build is in progress to the remaining time of the build, as a multiple of the duration
     of a run."""
     in_progress = (building for building in now.fleet.building if not building.cancelled)
-    return {building.candidate: time_left(now, building) for building in in_progress}
+    return {building.candidate: time_left_in_runs(now, building) for building in in_progress}
 
 
-def time_left(now: Situation, building: BuildInProgress) -> float:
+def time_left_in_runs(now: Situation, building: BuildInProgress) -> float:
     """The remaining time of a build in progress, as a multiple of the duration of a run."""
     expected = float(build_cost(now, [building.candidate], build_host=building.build_host)[0])
     return max(expected - building.seconds / now.record.median_run_seconds, OVERDUE * expected)
@@ -115,7 +115,7 @@ def build_waits(now: Situation, candidates: list[int], build_success_chance: Arr
 
     ``build_success_chance`` is the probability that each candidate builds.
     """
-    fleet, in_flight = now.fleet, times_left(now)
+    fleet, in_flight = now.fleet, wait_in_runs(now)
     hosts = fleet.free_build_hosts or tuple(h for h in range(fleet.build_hosts) if h not in fleet.gone_build_hosts)
     costs = np.min([build_cost(now, candidates, build_success_chance, build_host=host) for host in hosts], axis=0)
     result: Array = np.array([in_flight.get(v, cost) for v, cost in zip(candidates, costs.tolist(), strict=True)])

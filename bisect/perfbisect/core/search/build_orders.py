@@ -29,8 +29,8 @@ from perfbisect.core.search.build_forecast import (
     BUILD_EXPONENT,
     build_cost,
     build_success_chances,
-    time_left,
-    times_left,
+    time_left_in_runs,
+    wait_in_runs,
 )
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.stats.distributions import binary_entropy
@@ -81,7 +81,7 @@ class PartsBetweenBuilds:
         self._position = {cut: position for position, cut in enumerate(cuts)}
         parts = [(np.flatnonzero(probability > POSSIBLE), 0)]
         for cut, position in self._position.items():
-            inside = reach.ancestors(cut)
+            inside = reach.with_ancestors(cut)
             halves = ((_split(nodes, inside), bits) for nodes, bits in parts)
             pairs = (((low, bits | 1 << position), (high, bits)) for (low, high), bits in halves)
             parts = [part for pair in pairs for part in pair if len(part[0])]
@@ -137,10 +137,10 @@ class PartsBetweenBuilds:
             cuts[int(np.argmax(gains))] += 1
         return [(part, n) for part, n in zip(divisible, cuts, strict=True) if n]
 
-    def _best_cut(self, part: _RangePart, cuts: int, build_success_chance: Array, cost: Cost) -> Cut | None:
-        """The candidate whose build best cuts a part at the middle one of the ``cuts`` planned cuts; None if no
-        candidate can cut the part."""
-        target = ((cuts + 1) // 2) / (cuts + 1)  # share of the part's probability that shall be below the cut
+    def _best_cut(self, part: _RangePart, planned_cuts: int, build_success_chance: Array, cost: Cost) -> Cut | None:
+        """The candidate whose build best cuts a part at the middle one of ``planned_cuts`` cuts; None if no candidate
+        can cut the part."""
+        target = ((planned_cuts + 1) // 2) / (planned_cuts + 1)  # share of the part's probability below the wanted cut
         share = (self._below[part.nodes] - part.below) / part.mass
         share = np.where((share > EDGE) & (share < 1 - EDGE), share, np.nan)
         score = np.nan_to_num(_evenness(share, target) * build_success_chance[part.nodes])
@@ -154,7 +154,7 @@ class PartsBetweenBuilds:
             costs = cost(part.nodes[rows].tolist())
             row = int(rows[int((score[rows] / costs).argmax())])
             candidate = int(part.nodes[row])
-            inside = self._reach.ancestors(candidate)[part.nodes]
+            inside = self._reach.with_ancestors(candidate)[part.nodes]
             true = float(self._probability[part.nodes[inside]].sum()) / part.mass
             likely = float(build_success_chance[candidate])
             if EDGE < true < 1 - EDGE and _evenness(np.array([true]), target)[0] * likely >= CONFIRMED * score[row]:
@@ -165,7 +165,7 @@ class PartsBetweenBuilds:
     def _divide(self, part: _RangePart, candidate: int) -> None:
         """Replace a part by two parts: the ancestors of a candidate (including the candidate), and all other nodes of
         the part."""
-        low, high = _split(part.nodes, self._reach.ancestors(candidate))
+        low, high = _split(part.nodes, self._reach.with_ancestors(candidate))
         mass = float(self._probability[low].sum())
         self._parts.remove(part)
         self._parts.append(replace(part, nodes=low, mass=mass))
@@ -252,14 +252,14 @@ class _BuildOrders:
         """The numbers of the build hosts whose present builds perfbisect ends now, because other builds promise more
         information in the same time; must be called after ``builds_to_begin``.
 
-        A build that has lasted less than a run is not ended, so that new readings have arrived before another build
-        replaces the build.
+        A build that has lasted less time than a run takes is not ended, because perfbisect waits for new readings
+        before another build replaces the build.
         """
         now, needed = self.now, {*self.decision.needed_builds, *self.missing, *self._suspects_and_proof_builds}
         if not len(now.record.value):  # before the first run, the time of a run is unknown
             return ()
         weak = sorted(
-            (self.parts.expected_bits(building.candidate) / time_left(now, building), building.build_host)
+            (self.parts.expected_bits(building.candidate) / time_left_in_runs(now, building), building.build_host)
             for building in now.fleet.building
             if not building.cancelled
             and building.candidate not in needed
@@ -285,7 +285,7 @@ class _BuildOrders:
         if candidate is None:
             return None
         cost = float(build_cost(now, [candidate], host=order.host)[0])
-        wait = min([*times_left(now).values(), *(now.build_cost_in_runs for _ in begun)], default=np.inf)
+        wait = min([*wait_in_runs(now).values(), *(now.build_cost_in_runs for _ in begun)], default=np.inf)
         if cost > PATIENCE * wait:
             return None
         return Measure((PlannedRuns(candidate, 0),), order.purpose, order.host)

@@ -179,10 +179,12 @@ class CountRises:
             slow = min((build for build, is_slow in sides if is_slow), default=None)
             if slow is None:  # a change was reverted, and the bad end has the binary of an earlier build
                 continue
-            below = groups.ancestry.ancestors(slow)
+            below = groups.ancestry.with_ancestors(slow)
             earlier = [build for build, is_slow in sides if below[build] and not is_slow] or [0]
             nearest = [
-                b for b in earlier if not any(groups.ancestry.ancestors(later)[b] for later in earlier if later != b)
+                build
+                for build in earlier
+                if not any(groups.ancestry.with_ancestors(later)[build] for later in earlier if later != build)
             ]
             # After a merge, several builds are nearest. A build on a merged branch lacks the changes of other branches,
             # so the smallest rise is used.

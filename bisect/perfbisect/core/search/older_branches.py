@@ -33,7 +33,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import ChangeDirection
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.record import censoring_direction
-from perfbisect.core.inference.relative_speed import candidate_ratios, strongest_ratio
+from perfbisect.core.inference.relative_speed import ratios_of_candidates_to_good, strongest_ratio
 from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Situation, within_budget
 
@@ -146,8 +146,8 @@ def _with_equal_starts(
 
     ``start``, shape (size,), is the branch point of each node; ``offsets`` are the ratios of branch points to good.
     Builds of a branch are skipped if its branch point cannot be measured, because such builds cannot be classified. If
-    builds of two branches have the same binary, they count as different binaries, because the readings of the two
-    branches may be corrected differently.
+    builds of two branches have the same binary, their readings stay separate, because the corrections of the two
+    branches may differ.
     """
     unusable = np.isin(start, unmeasurable)
     unusable[-1] = False  # bad is never unusable, because it was compared with good directly
@@ -217,7 +217,7 @@ def _with_branch_point_speeds(
     elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unmeasurable).any():
         order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)
     if not now.subrange and (offsets or unmeasurable):
-        speeds = candidate_ratios(now.observations, now.bad, now.prior.host_classes, now.model)
+        speeds = ratios_of_candidates_to_good(now.observations, now.bad, now.prior.host_classes, now.model)
         effect = speeds.get(now.record.build_id(now.bad))
     if effect and isinstance(order, NotReproduced | Inconclusive) and order.ratio.has_known_bound:
         order = replace(order, ratio=effect)

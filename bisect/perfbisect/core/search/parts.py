@@ -128,8 +128,8 @@ class CommitDiff:
                 yield old, new
 
     def by_file_or_part(self, chosen: Collection[int]) -> list[frozenset[int]]:
-        """The chosen parts, divided into sets: one set for each file, and one set for all files outside of the program.
-        If all chosen parts are in one file, each part is a set."""
+        """The chosen parts of the diff, in sets: a set for each file, but only one set for all files that no program
+        contains, such as documentation and tests. If this makes a single set, each part becomes a set."""
 
         def file_of(number: int) -> int:
             piece = self.pieces[number]
@@ -159,8 +159,8 @@ class CommitDiff:
         return [{name for names in DEFINED.findall(text) for name in names if name} for text in texts]
 
     @cached_property
-    def words_before_and_after(self) -> tuple[set[str], set[str]]:
-        """The words in the files before the commit, and the words in the files after the commit."""
+    def words_of_files_before_and_after(self) -> tuple[set[str], set[str]]:
+        """The words of all changed files before the commit, and the words of these files after the commit."""
         old, new = ([getattr(file, side) for file in self.files] for side in ("before", "after"))
         of_old, of_new = ({word for file in files for word in WORD.findall(text_of(file))} for files in (old, new))
         return of_old, of_new
@@ -210,7 +210,7 @@ def defined_and_callable_names(text: str, path: str) -> tuple[set[str], set[str]
 def needed_parts(diff: CommitDiff) -> list[set[int]]:
     """For each part, the parts without which it does not build. Two parts may need each other."""
     pieces, needs = diff.pieces, [set[int]() for _ in diff.pieces]
-    old_words, new_words = diff.words_before_and_after
+    old_words, new_words = diff.words_of_files_before_and_after
     added, removed = ([{*WORD.findall(getattr(piece, side))} for piece in pieces] for side in ("added", "removed"))
     new, old = ([defined_and_callable_names(getattr(p, s), p.shown.path) for p in pieces] for s in ("added", "removed"))
     for word, (definers, users) in definitions_and_uses(added, [names for names, _ in new]).items():

@@ -55,7 +55,7 @@ from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import arrange_observations
 from perfbisect.core.inference.state_space import fit_levels, levels_for_search
 from perfbisect.core.search.all_changes import decide_all_or_largest
-from perfbisect.core.search.situation import Situation, undecided, within_budget
+from perfbisect.core.search.situation import Situation, with_suspects, within_budget
 from perfbisect.core.stats.distributions import rank_sum_p_value, signed_rank_p_value
 
 FEWEST = 5  # fewest randomized layouts of each build that are compared
@@ -278,7 +278,7 @@ def _combined_with_comparisons(
             of_verdict = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(verdict)}
             if all(comparison.shows_difference for of_step in of_verdict.values() for comparison in of_step):
                 return replace(decision, order=_with_layout_comparisons(verdict, of_verdict))
-            unproven = undecided(decision.belief, randomized.policy, Reason.NOT_CONFIRMED)
+            unproven = with_suspects(decision.belief, randomized.policy, Reason.NOT_CONFIRMED)
             return replace(decision, order=_further_layouts(of_verdict, randomized) or unproven)
         case NotReproduced(ratio, detectable) if comparisons:
             return replace(decision, order=_code_placement(usual, comparisons, ratio, detectable))

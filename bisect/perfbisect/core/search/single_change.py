@@ -54,7 +54,7 @@ from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import shown_host_class, strongest_ratio
 from perfbisect.core.search.acquisition import best_measurement, is_hopeless, measurement_while_waiting
 from perfbisect.core.search.counts import SHARE, CountRises, count_rise, count_situation, ends_to_count, explains_time
-from perfbisect.core.search.situation import Budget, Situation, no_suspect, undecided, verdict_without_search
+from perfbisect.core.search.situation import Budget, Situation, verdict_without_search, with_suspects, without_suspects
 
 DOUBTFUL = 0.5  # if a search cannot continue, and a change is less probable than this: not reproduced
 LARGE = 0.9  # exact counts name no step that is probably smaller than this share of the smallest effect of interest
@@ -92,7 +92,7 @@ def leading_hypothesis(
     slow_builds = [b for i, b in usable if hypotheses.slow[i, top]]
     fast_builds = [b for i, b in usable if not hypotheses.slow[i, top]]
     slow = int(members[0]) if len(members) == 1 else min(slow_builds)
-    below = hypotheses.ancestry.ancestors(slow)
+    below = hypotheses.ancestry.with_ancestors(slow)
     fast = max((b for b in fast_builds if below[b]), default=0)
     if len(members) > 1 and untried and not is_stuck:
         best = int(by_candidate.argmax())
@@ -123,7 +123,7 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
     answers = [leading_hypothesis(analysis.hypotheses, extreme, analysis.record) for extreme in extremes]
     is_sure = all(answer.is_single_candidate and answer.probability >= required for answer in answers)
     if is_sure and len({answer.members for answer in answers}) > 1:
-        return undecided(analysis.belief, analysis.policy, Reason.STOPPED_RUNS)
+        return with_suspects(analysis.belief, analysis.policy, Reason.STOPPED_RUNS)
     choice = best_measurement(analysis, now, host)
     if choice is None or is_hopeless(choice, analysis, now, required):
         reason = Reason.BY_CHANCE if leading.probability >= required else _reason_to_stop(analysis, now.budget)
@@ -174,7 +174,7 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
 
 def _inconclusive(analysis: Analysis, reason: Reason) -> Inconclusive:
     """An inconclusive verdict. Its reason is LEFT_OUT if --skip excluded a listed candidate."""
-    verdict = undecided(analysis.belief, analysis.policy, reason)
+    verdict = with_suspects(analysis.belief, analysis.policy, reason)
     if reason is Reason.UNBUILDABLE and analysis.record.left_out.intersection(verdict.candidates):
         return replace(verdict, reason=Reason.LEFT_OUT)
     return verdict
@@ -224,11 +224,11 @@ def decide_single_change(now: Situation) -> Decision:
     if verdict := verdict_without_search(now.graph, now.record, now.policy):
         return Decision(verdict, belief)
     classes = _host_classes(now)
-    main = _shown_analysis(classes)
+    main = _first_with_change_or_first(classes)
     counting: Measure | None = None
     if main and (counts := count_situation(now)):
         classes, counting = _host_classes_and_next_count(now, classes, main, counts)
-        main = _shown_analysis(classes)
+        main = _first_with_change_or_first(classes)
     if main:
         texts = [(part.name, text) for part in classes if part.analysis for text in part.analysis.belief.warnings]
         warnings = tuple(f"{name}: {text}" if name else text for name, text in texts)
@@ -262,11 +262,11 @@ def _host_classes_and_next_count(
         return classes, None
     rises = CountRises.of(counts)
     classes = _host_classes(now, rises.prior, SHARE)
-    return classes, rises.next_order(counts, now, _shown_analysis(classes) or main)
+    return classes, rises.next_order(counts, now, _first_with_change_or_first(classes) or main)
 
 
-def _shown_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
-    """The analysis that views show: of the first host class that shows a change, or else of the first class."""
+def _first_with_change_or_first(classes: Sequence[_HostClass]) -> Analysis | None:
+    """The analysis that views show: of the first host class that shows a change, or of the first class if none does."""
     return next((c.analysis for c in sorted(classes, key=lambda c: not c.shows_change) if c.analysis), None)
 
 
@@ -317,17 +317,18 @@ def _order_and_wanted_builds(
 
 
 def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
-    """The best work order, even if it needs new builds, or the verdict; ``main`` is from ``_shown_analysis``."""
+    """The best work order, even if it needs new builds, or the verdict; ``main`` is the result of
+    ``_first_with_change_or_first``."""
     policy, budget = now.policy, now.budget
     usable = [part for part in classes if part.host is not None]
     showing = [part for part in classes if part.host is None and part.shows_change]  # but all their hosts are lost
     if not showing and all(part.analysis and part.analysis.should_give_up for part in usable):
-        return main.not_reproduced if main else no_suspect(Reason.NO_HOST, policy)
+        return main.not_reproduced if main else without_suspects(Reason.NO_HOST, policy)
     orders = [(next_order(part.analysis, part.now, part.host), part.host) for part in usable if part.host is not None]
     if named := next((order for order, _ in orders if isinstance(order, Found)), None):
         return named
     if spent := budget.reached_limit:
-        return undecided(belief, policy, spent) if main else no_suspect(spent, policy)
+        return with_suspects(belief, policy, spent) if main else without_suspects(spent, policy)
     measures = [replace(order, host=host) for order, host in orders if isinstance(order, Measure)]
     if measures:
         return budget.limit_runs(min(measures, key=lambda order: (not now.fleet.is_free(order.host), order.host)))

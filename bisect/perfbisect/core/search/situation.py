@@ -280,19 +280,21 @@ class Subrange:
         return full.remapped(
             node,
             same_as,
-            lambda reading: self._correction(reading, changes, full.prior),
+            lambda reading: self._log_correction_to_good(reading, changes, full.prior),
             graph=self.graph,
             fleet=full.fleet.renumbered(numbers),
             subrange=True,
         )
 
-    def _correction(self, reading: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge) -> float:
+    def _log_correction_to_good(
+        self, reading: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge
+    ) -> float:
         """The sum of the known changes that good contains and the reading's build lacks, minus the sum of the changes
         that only the build contains, as logarithms of ratios."""
         if not changes or reading.candidate == self.good:
             return 0.0
         reach, host_class = ancestry_of(self.whole), prior.class_of(reading.host)
-        of_good, of_build = reach.ancestors(self.good), reach.ancestors(reading.candidate)
+        of_good, of_build = reach.with_ancestors(self.good), reach.with_ancestors(reading.candidate)
         logs = {step: math.log(ratios[host_class].middle) for step, ratios in changes.items()}
         return sum(change * (int(of_good[step]) - int(of_build[step])) for step, change in logs.items())
 
@@ -319,7 +321,7 @@ class Subrange:
 def subrange(whole: Graph, good: int, bad: int) -> Subrange:
     """The subrange good..bad of the graph ``whole``."""
     reach = ancestry_of(whole)
-    inside = reach.ancestors(bad) & ~reach.ancestors(good)
+    inside = reach.with_ancestors(bad) & ~reach.with_ancestors(good)
     inside[0] = False  # the good end is no candidate
     candidates = [v for v in np.flatnonzero(inside).tolist() if v in whole.candidates]
     points = sorted({p for v in candidates for p in whole.parents_of(v) if not (inside[p] and p in whole.candidates)})
@@ -336,23 +338,23 @@ def verdict_without_search(graph: Graph, record: Record, policy: Policy) -> Verd
     """The verdict if an end cannot be measured, or if both ends have the same binary; otherwise None."""
     bad = graph.size - 1
     if bad in record.skipped or 0 in record.skipped:
-        return no_suspect(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
+        return without_suspects(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
     if record.build_id(bad) == 0 or not (graph.weight[1:] > 0).any():
         return NotReproduced(SAME, 0.0)
     return None
 
 
-def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
-    """An inconclusive verdict that lists the smallest set of candidates that contains the culprit with the requested
-    confidence."""
+def with_suspects(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
+    """An inconclusive verdict whose suspects are the smallest set of candidates that contains the culprit with the
+    requested confidence."""
     candidates = credible_set(belief.culprit, min(policy.confidence, MAX_PROBABILITY))
     probabilities = tuple(min(float(belief.culprit[v]) * belief.change, MAX_PROBABILITY) for v in candidates)
     several, limit = float(belief.several), spent_limit(reason, policy)
     return Inconclusive(candidates, probabilities, belief.effect, reason, (), several, limit)
 
 
-def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:
-    """An inconclusive verdict that lists no candidates, for example because an end cannot be measured."""
+def without_suspects(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:
+    """An inconclusive verdict that names no suspects, for example because an end cannot be measured."""
     return Inconclusive((), (), ratio, reason, detail=spent_limit(reason, policy))
 
 
@@ -374,7 +376,7 @@ def within_budget(decision: Decision, now: Situation) -> Decision:
     if budget.allows(order):
         return replace(decision, order=budget.limit_runs(order))
     reason = budget.reached_limit or (Reason.RUNS_SPENT if budget.allows_builds_of(order) else Reason.BUILDS_SPENT)
-    return replace(decision, order=undecided(decision.belief, now.policy, reason))
+    return replace(decision, order=with_suspects(decision.belief, now.policy, reason))
 
 
 def credible_set(culprit: np.ndarray, confidence: float) -> tuple[int, ...]:

@@ -254,9 +254,9 @@ def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
     return seconds, max(0.0, median(opened[1:] or opened or [seconds]) - seconds)
 
 
-def advise_repeats(trial: SessionState, noise: Noise) -> AdvisedRepeats:
-    """The recommended number of runs in a visit, and length of a run, for the workload of the A/A test ``trial``."""
-    return best_runs_and_length(noise, trial.request.works[0].time, *run_and_visit_costs(trial))
+def advise_repeats_and_duration(aa_test: SessionState, noise: Noise) -> AdvisedRepeats:
+    """The recommended number of runs in a visit, and duration of a run, for the workload of ``aa_test``."""
+    return best_runs_and_length(noise, aa_test.request.works[0].time, *run_and_visit_costs(aa_test))
 
 
 def best_runs_and_length(noise: Noise, run_seconds: float, run_cost: float, visit_cost: float) -> AdvisedRepeats:
@@ -279,7 +279,7 @@ def best_runs_and_length(noise: Noise, run_seconds: float, run_cost: float, visi
 def detectable_drops_by_runs(trial: SessionState, noise: Noise) -> Iterator[DetectableDrop]:
     """The smallest detectable drop for each number of runs in SIDES, if visits have the recommended number of runs."""
     run_cost, opening = run_and_visit_costs(trial)
-    per_visit = advise_repeats(trial, noise).runs
+    per_visit = advise_repeats_and_duration(trial, noise).runs
     for runs in SIDES:
         visits = math.ceil(runs / min(runs, per_visit))
         seconds = 2 * (runs * run_cost + visits * opening)
@@ -288,7 +288,7 @@ def detectable_drops_by_runs(trial: SessionState, noise: Noise) -> Iterator[Dete
 
 def advice_sentences(trial: SessionState, noise: Noise) -> Iterator[str]:
     """The sentences that recommend a number of runs in a visit and a length of a run."""
-    best, now = advise_repeats(trial, noise), trial.request.works[0].time
+    best, now = advise_repeats_and_duration(trial, noise), trial.request.works[0].time
     if noise.runs_share_start and noise.between is not None:
         repeats = "1 run, because further runs of a visit add no precision" if best.runs == 1 else f"{best.runs} runs"
         yield f"Best number of runs in each visit (--runs): {repeats}."
@@ -301,6 +301,6 @@ def advice_sentences(trial: SessionState, noise: Noise) -> Iterator[str]:
         change = "shorter" if best.seconds < now else "longer"
         yield f"Use {change} runs: --time {best.seconds} reaches a given precision in the shortest total time."
     if len(trial.runs) >= ENOUGH:
-        yield "Later hunts with this host, builder and workload start from this noise."
+        yield "Later hunts with this host, builder and workload use this noise as their first estimate."
     else:
-        yield f"This A/A test has fewer than {ENOUGH} runs: later hunts do not start from its noise."
+        yield f"This A/A test has fewer than {ENOUGH} runs, so later hunts do not use its noise as their first estimate."

@@ -213,14 +213,14 @@ def paired_ratio(
     return Ratio(interval.middle, interval, count, law.two_sided_p_value(t))
 
 
-def is_every_ratio_measured(trial: SessionState) -> bool:
+def has_every_build_a_ratio(trial: SessionState) -> bool:
     """Whether every build has a ratio in every workload, and no build failed in the trial."""
     ratios = (ratio for row in compare_builds(trial, trial.request.metric) for ratio in row.ratios)
     return not trial.skips and all(ratio is not None for ratio in ratios)
 
 
-def builds_without_metric(trial: SessionState) -> list[tuple[int, int]]:
-    """The (workload, build) pairs that have runs, but no run with a value of the metric."""
+def workloads_and_builds_without_metric(trial: SessionState) -> list[tuple[int, int]]:
+    """The pairs (workload, build), as numbers, that have runs, but no run with a value of the metric."""
     with_runs = {(run.work, run.subject) for run in trial.runs}
     measured = (run for run in trial.runs if (metric_value(run.facts, trial.request.metric) or 0) > 0)
     return sorted(with_runs - {(run.work, run.subject) for run in measured})

@@ -17,10 +17,10 @@ JUMP. s is the scatter of the line, and e and e' are the standard errors of the 
 If the effects of layouts have a normal distribution, perfbisect reports a false drop at about one of a thousand tips,
 and at more tips if the distribution has long tails. Each false drop costs a hunt, which ends with the verdict code
 placement or not reproduced. After one of these two verdicts, the hunt sends no notification, and its range is not
-hunted again. A drop that is too small for a jump is found by ``find_steps`` after a few nights. All neighbouring tips
-are tested, not only the newest pair, so that the hunt for a jump may also begin in a later night. In a line of fewer
-than SURE tips, most differences between neighbours may be steps, which would make the scatter too large. In such a
-short line, s is the measured scatter, but at least ASSUMED (the usual effect of layouts) and at most 2 · ASSUMED.
+hunted again. If a drop is too small to be a jump, ``find_steps`` finds the drop after a few nights. All neighbouring
+tips are tested, not only the newest pair, so that the hunt for a jump may also begin in a later night. In a line of
+fewer than SURE tips, most differences between neighbours may be steps, which would make the scatter too large. In such
+a short line, s is the measured scatter, but at least ASSUMED (the usual effect of layouts) and at most 2 · ASSUMED.
 """
 
 import math

@@ -172,15 +172,15 @@ def check_typed_builds(words: Sequence[str], settings: Settings, builder: Builde
     """
     if builder.installed and words:
         raise UsageError(
-            f"Nothing of {builder.name} is built, so {words[0]} is no build of it.",
-            "Name the hosts that are compared with --host, each with its own.",
+            f"Builder {builder.name} compares hosts and builds nothing, so {words[0]} cannot be measured.",
+            f"Omit {words[0]}. Give each host that is compared with an option --host of its own.",
         )
     if not builder.installed and not words:
         raise UsageError("No builds are given.", "Name at least two builds. The first build is the baseline.")
     if not builder.installed and len(settings.hosts) > 1:
         raise UsageError(
-            "Builds are compared on one host, but several are given.",
-            "Hosts are compared by a builder that builds nothing: --builder host",
+            "Builds are compared on one host, but several hosts are given.",
+            "Give one --host. Or, to compare the hosts instead of builds: --builder host",
         )
 
 
@@ -279,10 +279,10 @@ def cost_lines(setup: SessionSetup, settings: Settings, history: Path | None) ->
     builds, works = len(request.subjects), len(request.works)
     yield f"{count(builds, 'build')}: {', '.join(subject.name for subject in request.subjects)}"
     if request.series:
-        yield from (f"left out: {name}, {reason}" for name, reason in request.series.left_out)
+        yield from (f"left out: {name} ({reason})" for name, reason in request.series.left_out)
     visits = builds * works
     timed = builds * sum(request.runs * (work.warmup + work.time) for work in request.works)
-    yield f"{count(request.rounds, 'round')} of {count(visits, 'visit')}; {count(request.runs, 'run')} in each visit"
+    yield f"{count(request.rounds, 'round')} of {count(visits, 'visit')}; a visit: {count(request.runs, 'run')} of one build in one workload"
     if request.pairing is Pairing.AUTO:
         yield f"the choice between interleaved and paired runs: {BOTH} rounds interleaved, then {count(PAIRS_FIRST, 'pair')} of runs"
     start = "a start of the server on a copy of its data" if setup.builder.server else "a copy of the data"

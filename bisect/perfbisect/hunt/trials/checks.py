@@ -51,7 +51,7 @@ def check_due_hosts(
                     caller.say(f"Fitness check of host {name}, once a day: an A/A test of workload {title}.")
                     begin([fitness_check_setup(settings, name, hosts_path, caller.waiting)], caller)
                 else:
-                    caller.say(f"Host {name} was checked within {DUE / 3600:.0f} hours, so it is not checked again.")
+                    caller.say(f"Host {name} was checked in the last {DUE / 3600:.0f} hours, so it is not checked now.")
         except Interrupted:
             raise
         except (PerfBisectError, OSError) as trouble:
@@ -73,7 +73,7 @@ def check_settings_if_due(name: str, path: Path | None, like: Settings | None) -
         if not (like or earlier):
             raise UsageError(
                 "No host was checked before, so the workload of the check is not known.",
-                "Give the number of an A/A test whose settings the check uses: --like n4",
+                "Give the id of an A/A test whose settings the check uses. Example: --like n4",
             )
         return like or history.settings(max(check.number for check in earlier))
 

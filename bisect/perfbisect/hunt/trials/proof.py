@@ -79,7 +79,7 @@ def no_culprit_error(history: History, hunt: int, verdict: Verdict | None) -> Us
             size = count(len(candidates), "commit")
             return UsageError(f"Hunt {hunt} named no culprit but a set of {size}, which are not reverted.", by_hand)
         case _:
-            return UsageError(f"Hunt {hunt} named no culprit, so that nothing can be reverted.", by_hand)
+            return UsageError(f"Hunt {hunt} named no culprit, so there is no commit to revert.", by_hand)
 
 
 @contextmanager

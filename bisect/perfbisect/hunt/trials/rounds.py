@@ -82,7 +82,7 @@ class RoundsPlan:
         for skip in trial.skips:
             if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
                 nothing = "" if trial.runs else "Nothing was measured: "
-                fails = f"{request.subjects[skip.subject].name} fails in {request.works[skip.work].name}"
+                fails = f"{request.subjects[skip.subject].name} fails in workload {request.works[skip.work].name}"
                 raise EnvironmentFailure(f"{nothing}{fails}: {skip.facts.reason}", f"See {skip.facts.log}.")
 
     def _round_orders(self, number: int) -> Iterator[Measure]:

@@ -82,7 +82,7 @@ class Candidates:
     repository: Repository | None  # None if no candidate has to be built
     commits: tuple[str, ...]
     describe: Callable[[str], Commit]  # date, author and title of a commit
-    ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"
+    ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good revision"
     prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # candidate → a build that exists already
     patches: tuple[Patch, ...] = ()  # applied to every commit for which they are
     has_remedies: bool = False  # whether compiler options that prevent a known error are tried
@@ -99,7 +99,7 @@ class Candidates:
         return "" if candidate in self.prebuilt else self.commits[candidate]
 
     def end_name(self, candidate: int) -> str:
-        """The name of an end of the range, such as "the good end", if the candidate is this end; otherwise ""."""
+        """The name of an end of the range, such as "the good revision", if the candidate is this end; otherwise ""."""
         if not self.is_range or candidate not in (0, len(self.commits) - 1):
             return ""
         return self.ends.get(self.commits[candidate], "an end of the range")
@@ -130,11 +130,11 @@ def build_with_remedy(context: BuildContext, sha: str, failure: KnownFailure) ->
     RemedyWorked if the build succeeds with these options."""
     error, flags = failure.known, context.builder.flags
     for _ in range(MAX_REMEDIES):
-        mended = flags.plus(error.flags)
+        mended = flags.with_missing(error.flags)
         undone = "-Wno-error=int-" in error.flags.cflags and POINTER_ERRORS.cflags in flags.cflags
         if mended == flags or undone or not error.by_itself:
             return
-        flags = mended.plus(POINTER_ERRORS) if "-include" in error.flags.cflags else mended
+        flags = mended.with_missing(POINTER_ERRORS) if "-include" in error.flags.cflags else mended
         options = shlex.join(flags.arguments)
         warning = f"{sha[:10]} does not build because of {error.name}; perfbisect builds it again with {error.remedy}"
         yield Warned(warning, "--no-remedies switches this off.")
@@ -223,8 +223,8 @@ class BuildRegistry:
         return None if first == candidate else first
 
     def why_other_program_file(self, built: InstalledBuild) -> str:
-        """A sentence that says why runs of this build may execute another program file than runs of an earlier build:
-        one of the two builds lacks a part of its tree. "" if there is no such reason."""
+        """A sentence that says why a program of this build may be a different file than in an earlier build. The reason
+        is that a part of the tree failed to compile in one of the two builds. "" if no program is a different file."""
         builds = [build for build in self.built.values() if build.facts.system == built.facts.system]
         for partial, complete in [*((built, build) for build in builds), *((build, built) for build in builds)]:
             for program, (path, *rivals) in partial.facts.programs.items() if partial.facts.partial else ():

@@ -295,9 +295,9 @@ def convert_git_errors(
 
 def checkout_error(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFailed:
     """The error for a commit that cannot be checked out; the log of the checkout is saved on the host."""
-    log_path = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
-    host.script(_SAVE, log_path, stdin=log)
-    return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage=CHECKOUT, log=str(log_path), hint=hint)
+    path = str(host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log")
+    host.script(_SAVE, path, stdin=log)
+    return BuildFailed(f"commit {sha[:10]} cannot be checked out: {reason}", stage=CHECKOUT, log=path, hint=hint)
 
 
 def _switch(host: Host, source: PurePosixPath, part: SubmoduleTree, *, keep: bool = False) -> None:

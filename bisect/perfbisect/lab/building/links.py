@@ -162,7 +162,7 @@ again() { # the path of an installed file; prints why it cannot be linked again
     if [ "$linker" = ld ]; then
         [ "$(objects "$(in_awk "$PWD")" "$scratch/argv" | wc -l)" -gt 1 ] || { echo "it is one object file"; return; }
     else
-        [ "$(wc -l <functions.new)" -gt 1 ] || { echo "its functions are in no sections of their own; does its build use \$CC?"; return; }
+        [ "$(wc -l <functions.new)" -gt 1 ] || { echo "its functions are not in separate sections (-ffunction-sections); does its build use \$CC?"; return; }
     fi
     rm -f words trace && mv -f functions.new functions
     printf '%s\t%s\n' "$id" "${file#"$prefix"/}" >>"$links/plan"
@@ -293,14 +293,14 @@ def why_not_relinkable(variant: Variant) -> str:
     if "-flto" in f"{variant.cflags} {variant.ldflags}":
         return "with optimisation at link time, the compiler decides the order of functions"
     if variant.train:
-        return "with optimisation by a profile, the profile decides the order of functions"
+        return "with profile-guided optimisation (PGO), the profile decides the order of functions"
     return ""
 
 
 def layouts_unavailable_warning(reason: str) -> Warned:
     """The warning that builds cannot be linked again; its text is the same for all builds of a hunt."""
     text = f"Randomized layouts are not available: {reason}"
-    return Warned(text, "So code placement may look like a change of the speed.")
+    return Warned(text, "So an effect of code placement may look like a change of the speed.")
 
 
 def keep_links(

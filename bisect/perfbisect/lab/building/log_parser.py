@@ -72,7 +72,9 @@ class KnownFailure(BuildFailed):
     """Raised if a build failed with a known error, which additional compiler options may prevent."""
 
     def __init__(self, sentence: str, known: KnownError, *, hint: str, **how: Any) -> None:
-        super().__init__(sentence, hint=f"For {known.name}: {known.remedy}. {hint}".strip(), **how)
+        super().__init__(
+            sentence, hint=f"The cause is probably {known.name}. Remedy: {known.remedy}. {hint}".strip(), **how
+        )
         self.known = known
 
 

@@ -83,7 +83,7 @@ class Training(Protocol):
     """Trains the builds of a variant on a host: an instrumented build runs workloads, and writes a profile."""
 
     @property
-    def identity(self) -> str:
+    def training_key(self) -> str:
         """A text that describes the training, as a part of the build's key. The text is the same on all hosts."""
 
     @property
@@ -281,7 +281,7 @@ def training_identity(training: Training | None, variant: Variant, compiler: str
         return {}
     kinds = (PgoBuildKind.INSTRUMENTED, PgoBuildKind.OPTIMISED)
     variants = [with_profile_options(variant, compiler, kind, PurePosixPath("profile")) for kind in kinds]
-    return {"training": [training.identity, *([each.cflags, each.ldflags] for each in variants)]}
+    return {"training": [training.training_key, *([each.cflags, each.ldflags] for each in variants)]}
 
 
 _LAYOUT = "2"  # part of every key; to be raised if a new perfbisect cannot use old build folders

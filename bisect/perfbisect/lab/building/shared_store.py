@@ -73,7 +73,7 @@ class Store:
             return bool(self._files.isfile(f"{self._base}/{name}"))
 
     @contextmanager
-    def read(self, name: str) -> Iterator["OpenObject"]:
+    def read(self, name: str) -> Iterator["OpenStoreObject"]:
         """The object with the name ``name``, open for reading. Raises SharedBuildRefused if the store is a folder and
         this user has no permission to read the object.
         """
@@ -85,7 +85,7 @@ class Store:
             with suppress(OSError):  # the file may belong to another user
                 os.utime(path)
         with closing(
-            OpenObject(lambda: self._files.open(f"{self._base}/{name}", "rb", cache_type="readahead"))
+            OpenStoreObject(lambda: self._files.open(f"{self._base}/{name}", "rb", cache_type="readahead"))
         ) as file:
             yield file
 
@@ -98,7 +98,7 @@ class Store:
         path = f"{self._base}/.{name}.{secrets.token_hex(8)}" if self.folder else f"{self._base}/{name}"
         complete = False
         try:
-            with closing(OpenObject(lambda: self._files.open(path, "wb"))) as file:
+            with closing(OpenStoreObject(lambda: self._files.open(path, "wb"))) as file:
                 if self.folder:
                     _give_access(self.folder, file.fileno())
                 for part in parts:
@@ -145,7 +145,7 @@ def _give_access(folder: Path, descriptor: int) -> None:
         os.fchmod(descriptor, 0o600 | (mode & 0o111) << 2 | (0 if mode & stat.S_ISVTX else mode & 0o222))
 
 
-class OpenObject:
+class OpenStoreObject:
     """An object of the store, open for reading or writing. Its methods convert all errors of the storage library to
     OSError."""
 
@@ -196,7 +196,7 @@ def header_lines(manifest: Manifest, secret: bytes) -> bytes:
     return line + b"\n" + _signature(line, secret) + b"\n"
 
 
-def read_header(source: OpenObject, name: str, secret: bytes) -> Manifest:
+def read_header(source: OpenStoreObject, name: str, secret: bytes) -> Manifest:
     """The manifest of the shared build with the name ``name``, read from ``source``; the archive is the rest of
     ``source``.
 

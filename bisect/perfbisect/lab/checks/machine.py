@@ -68,7 +68,8 @@ def core_sharing_findings(request: CheckRequest) -> Iterator[Finding]:
     entry, host = request.entry, f"host {request.host_name}"
     if (threads := request.answers.get(THREADS) or 1) > 1:
         text = f"{threads} hardware threads share a core on {host}: a thread is slower while another thread works"
-        yield note("smt", text, "echo off | sudo tee /sys/devices/system/cpu/smt/control")
+        advice = "To use one thread of each core: echo off | sudo tee /sys/devices/system/cpu/smt/control"
+        yield note("smt", text, advice)
     nodes = request.answers.get(NODES) or 1
     if nodes > 1 and not (entry.server_cpus or entry.client_cpus):
         text = (
@@ -80,7 +81,8 @@ def core_sharing_findings(request: CheckRequest) -> Iterator[Finding]:
         text = f"{host} is a virtual machine ({hypervisor}): other virtual machines share its caches and memory"
         yield note("virtual", text, "To find small changes, use a physical machine.")
     if (stolen := request.answers.get(STEAL_SHARE) or 0.0) > STOLEN:
-        text = f"since the boot of {host}, other virtual machines have taken {100 * stolen:.0f} % of its busy time"
+        by = f"other virtual machines have taken {100 * stolen:.0f} % of the CPU time that the host needed (steal time)"
+        text = f"since the boot of {host}, {by}"
         yield warning(
             "steal",
             text,
@@ -92,7 +94,7 @@ def memory_layout_findings(request: CheckRequest) -> Iterator[Finding]:
     """Findings about settings that change the memory layout from one run to the next."""
     if request.answers.get(SETTINGS["aslr"]) == "on":
         text = f"host {request.host_name} randomizes addresses for each process; the effect averages out over visits"
-        yield note("aslr", text, "sudo sysctl kernel.randomize_va_space=0")
+        yield note("aslr", text, "To turn the randomization off: sudo sysctl kernel.randomize_va_space=0")
     if request.answers.get(SETTINGS["huge pages"]) == "always":
         text = f"host {request.host_name} gives transparent huge pages to every process, as long as huge pages are free"
         yield note("huge pages", text, "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
@@ -111,7 +113,7 @@ def load_findings(request: CheckRequest) -> Iterator[Finding]:
         return
     sentence = f"load average is {average:.1f} on {cores} cores"
     if average > BUSY * cores:
-        effect = "runs vary more, so a hunt needs more runs, and may not find small changes"
+        effect = "runs vary more, so more runs are needed, and small changes may not be found"
         advice = "Find the other programs with `top`, and stop them."
         yield warning("load", f"host {request.host_name} is busy: the {sentence}; {effect}", advice)
     else:
@@ -123,7 +125,8 @@ def lock_and_leftover_findings(request: CheckRequest) -> Iterator[Finding]:
     host = request.host
     if owner := lock.lock_owner(host):
         text = f"host {request.host_name} is busy: {owner} measures there"
-        yield warning("lock", text, "Add --wait to wait for the end of the other session, or stop the other session.")
+        advice = "Stop this session, or wait for its end; `bisect run --wait` also waits for its end."
+        yield warning("lock", text, advice)
         return
     if lock.has_private_lock_folder(host):
         text = "is a container: sessions in other containers of the machine do not see its lock"
@@ -188,7 +191,8 @@ def counter_findings(request: CheckRequest) -> Iterator[Finding]:
             yield _sampling_finding(request)
     if exactly:
         by = "perf" if exactly == counting.PERF else exactly.replace("-", " ")
-        yield ok("counts", f"{INSTRUCTIONS} is counted exactly by {by}, for embedded libraries and commands")
+        text = f"instructions per operation can be counted exactly by {by}, for embedded libraries and commands"
+        yield ok("counts", text)
     if missing_programs(host, ["vmstat"]):
         yield warning(
             "vmstat", f"vmstat is not installed on host {request.host_name}", how_to_install(["vmstat"], request.system)
@@ -262,7 +266,7 @@ def space_findings(request: CheckRequest) -> Iterator[Finding]:
     if request.answers.get(reflink_fact(host)) == "no":
         system = (request.answers.get(file_system_fact(host)) or "this file system").partition(",")[0]
         text = "cannot share blocks between copies: each visit copies the whole dataset"
-        hint = "With a root folder on XFS or Btrfs, copies take no time."
+        hint = "Copies take no time if `root` in hosts.toml names a folder on XFS or Btrfs."
         yield note("disk", f"{system} on host {request.host_name} {text}", hint)
 
 

@@ -238,20 +238,20 @@ COLUMNS = {
 Row = Mapping[str, float]
 
 
-def with_system_reports(
+def with_vmstat_and_iostat(
     argv: Sequence[str], folder: PurePosixPath, device: str, *, has_reports: bool = True,
-    paired: PurePosixPath | None = None, threads: int = 1,
+    other_folder: PurePosixPath | None = None, busy_threads: int = 1,
 ) -> list[str]:  # fmt: skip
     """The command that runs ``argv``. If ``has_reports`` is true, vmstat runs at the same time, and, if ``device`` is
     not empty, iostat for this device.
 
     The reports are written to the files ``vmstat`` and ``iostat`` in ``folder``. The host's clock at the begin and the
-    end of the run is written to the file ``time``. If the run is one of two paired runs, ``paired`` is the folder of
-    the other run. Paired runs begin at the same signal. The run that ends first keeps ``threads`` threads busy until
-    the other run ends, because the other run would otherwise become faster.
+    end of the run is written to the file ``time``. If the run is one of two paired runs, ``other_folder`` is the
+    folder of the other run. Paired runs begin at the same signal. The run that ends first keeps ``busy_threads``
+    threads busy until the other run ends, because the other run would otherwise become faster.
     """
-    options = [str(folder), "yes" if has_reports else "", device.removeprefix("/dev/"), str(paired or ""), str(threads)]
-    return ["sh", "-c", _BESIDE, "beside", *options, *argv]
+    options = [str(folder), "yes" if has_reports else "", device.removeprefix("/dev/")]
+    return ["sh", "-c", _BESIDE, "beside", *options, str(other_folder or ""), str(busy_threads), *argv]
 
 
 def vmstat_or_iostat_rows(tool: str, report: str) -> list[Row]:

@@ -213,7 +213,7 @@ class RunInProgress:
             raise jobs.lost_job_error(host, job)
         stamps = perf.read_stamps(times)
 
-        def to_own_clock(host_time: float, stamp: perf.ClockStamp) -> float:
+        def host_to_own_clock(host_time: float, stamp: perf.ClockStamp) -> float:
             """``host_time``, a time by the host's clock, converted to the clock of this process."""
             return collected - max(0.0, float(uptime.split()[0]) - stamp.uptime_after) - (stamp.at - host_time)
 
@@ -221,8 +221,8 @@ class RunInProgress:
             opened = stamps[0].at + bench.warmup_seconds
             jobs.kill(host, job, grace_seconds=1)
             jobs.remove_folder(host, job)
-            result = RunResult(opened, 0.0, 0, {})
-            return visit.slow.stopped_run_facts(run_facts(visit, job, result, to_own_clock(opened, stamps[0]), "", {}))
+            result, at = RunResult(opened, 0.0, 0, {}), host_to_own_clock(opened, stamps[0])
+            return visit.slow.stopped_run_facts(run_facts(visit, job, result, at, "", {}))
         perf.check_clock(stamps, host.name)
         try:
             outcome = (command if workload.command else sysbench).run_result(ended, workload)
@@ -241,7 +241,7 @@ class RunInProgress:
         opened = outcome.opened or begin.at + bench.warmup_seconds
         window = opened - begin.at, opened - begin.at + outcome.seconds
         system = perf.report_means(of_vmstat, of_iostat, *window)
-        measured = run_facts(visit, job, outcome, to_own_clock(opened, end), counted, system)
+        measured = run_facts(visit, job, outcome, host_to_own_clock(opened, end), counted, system)
         jobs.remove_folder(host, job)
         return measured
 
@@ -256,15 +256,15 @@ class TimedCommand:
     cpus: str  # a taskset list; "" for all CPUs
 
 
-def start_run(visit: Visit, limit: float, paired: PurePosixPath | None = None) -> Job:
+def start_run(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job:
     """Start sysbench or the workload's command under perf, beside vmstat and iostat; killed after ``limit`` seconds.
-    ``paired`` is the folder of the paired visit."""
+    ``other`` is the folder of the other visit of a pair."""
     bench, served = visit.bench, visit.service
     pids = servers.perf_pids(served, visit.server) if bench.perf and served and visit.server else ()
     run = timed_command(visit, pids)
-    threads = max(bench.workload.threads, len(cpu_numbers(run.cpus or "0")))
-    argv = perf.with_system_reports(
-        run.argv, visit.folder, bench.entry.device, has_reports=not bench.counter, paired=paired, threads=threads
+    busy = max(bench.workload.threads, len(cpu_numbers(run.cpus or "0")))
+    argv = perf.with_vmstat_and_iostat(
+        run.argv, visit.folder, bench.entry.device, has_reports=not bench.counter, other_folder=other, busy_threads=busy
     )
     return jobs.start(bench.host, [*jobs.taskset(run.cpus), *argv], name=NAME, timeout=limit, cwd=run.cwd, env=run.env)
 

@@ -177,7 +177,7 @@ def interval_drawing(estimate: Interval | None, scale: Scale, colour_class: str 
         return chart(ROW, "not measured", *grid, line_at_one)
     low, high = scale(estimate.low), scale(min(estimate.high, scale.high))
     marks = [horizontal_line(low, high, middle, "interval")]
-    if not estimate.only_known_side:
+    if not estimate.only_known_bound:
         marks.append(circle(scale(estimate.middle), middle, 4.5, "dot"))
     text = ratio(estimate)
     group = element("g", element("title", text), *marks, class_=colour_class or None)
