@@ -1,7 +1,9 @@
 """Runs with counters like the counters recorded on real hosts, and profiles in the stored format."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from perfbisect.core.domain.events import Counted
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.explain.profiles import frame
 
@@ -62,3 +64,21 @@ def profile(
         event="cpu-clock:u",
         chains="fp",
     )
+
+
+def counted(parent: list[RunFacts], culprit: list[RunFacts], group: str = "core") -> list[Counted]:
+    """Events: a group of counters was counted in runs of both builds."""
+    sides = {"p": parent, "c": culprit}
+    return [Counted(1, replace(each, commit=commit), group) for commit, runs in sides.items() for each in runs]
+
+
+def changed(operations: int, **factors: float) -> RunFacts:
+    """A run with the counters per operation of ``run()`` times ``factors`` (with _ for the dash of a name)."""
+    per_operation = {name: total / 200_000 for name, total in FULL.items()}
+    counters = {
+        name: each * operations * factors.get(name.replace("-", "_"), 1.0) for name, each in per_operation.items()
+    }
+    return run(operations, counters)
+
+
+BLOATED = changed(140_000, instructions=1.42, cycles=1.43, task_clock=1.43)
