@@ -10,8 +10,7 @@ from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -43,7 +42,7 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.facts import BuildFacts, KnownError
+from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     UNKNOWN,
@@ -57,26 +56,20 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.session_state import fold
-from perfbisect.core.domain.settings import Flags, Policy, PrintedResult, PriorKnowledge, QuickCommand
+from perfbisect.core.domain.settings import Policy, PrintedResult, PriorKnowledge
 from perfbisect.errors import (
     BuildFailed,
     Cancelled,
-    ConnectionLost,
     EnvironmentFailure,
-    MetricPatternUnmatched,
-    NoMetricValues,
     PerfBisectError,
     RangeEndFailed,
     RunFailed,
-    UsageError,
 )
-from perfbisect.hunt.attempt import SessionAttempt
 from perfbisect.hunt.driver import HuntsPlanner, SessionDriver, SessionMember, WorkloadFailed, combined_lab
 from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, log_verdict, recompute_decisions
 from perfbisect.hunt.workers import MeasuringWorker as HostMember
 from perfbisect.hunt.workers import ThreadWorkers
-from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.store.history import History
 from simulated_worlds import decide
 
@@ -505,44 +498,3 @@ def test_merge_base_is_compared_on_all_hosts(log: SavedLog) -> None:
 
     events = [event for _, event in compare_merge_base(asked(), started(LINE), good, log, crew)]
     assert {event.host for event in events if isinstance(event, RunFinished)} == {"a", "b"}
-
-
-RECIPE, BUILT, OWN = None, QuickCommand("bench", rate="x"), QuickCommand("bench", build=("make",), rate="x")
-RAN = RunFailed("it ended with status 1", stage="run", log="")
-NOT_BUILT = BuildFailed("it does not compile", stage="compile", log="")
-HEADER = KnownFailure(
-    "it does not compile", KnownError("a header", Flags("-include x.h")), stage="compile", log="", hint=""
-)
-
-
-@pytest.mark.parametrize(
-    ("quick", "failure", "cause", "said"),
-    [
-        (OWN, ConnectionLost("lost"), None, r"All measurements are kept. To continue: bisect resume 1"),
-        (
-            OWN,
-            RangeEndFailed("bad fails"),
-            RAN,
-            r"Correct --run, or install .*, and begin a new hunt: builds are used again\.",
-        ),
-        (
-            OWN,
-            RangeEndFailed("bad fails"),
-            NOT_BUILT,
-            r"Correct --build, and begin a new hunt. Or install .*, and continue: bisect resume 1",
-        ),
-        (BUILT, RangeEndFailed("bad fails"), NOT_BUILT, r"Correct the recipe, or install .*: bisect resume 1"),
-        (RECIPE, RangeEndFailed("bad fails"), RAN, r"Correct the recipe, or install .*: bisect resume 1"),
-        (OWN, RangeEndFailed("bad fails"), HEADER, r"Begin a new hunt: bisect run .* --cflags '-include x.h'.*"),
-        (OWN, MetricPatternUnmatched("finds nothing"), RAN, ""),
-        (RECIPE, NoMetricValues("no value"), None, ""),
-        (RECIPE, UsageError("The merge base does not have the speed of good."), None, ""),
-    ],
-)
-def test_advice_after_a_failure(
-    quick: QuickCommand | None, failure: PerfBisectError, cause: Exception | None, said: str
-) -> None:
-    unused: Any = None
-    failure.__cause__ = cause
-    attempt = SessionAttempt(SimpleNamespace(path=None), unused, [1], None, {}, name="1")  # type: ignore[arg-type]
-    assert re.fullmatch(said, attempt.advice_after(failure, replace(sample.SETTINGS, quick=quick)))
