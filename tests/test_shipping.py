@@ -87,7 +87,7 @@ def test_installed_wheel_finds_a_culprit(python: str, wheel: Path, tmp_path: Pat
         git("commit", "-qm", f"change {number}")
     hunted = bisect(
         "run", "HEAD~3", "HEAD", "--build", "true", "--run", "sh bench.sh", "--rate", r"rate (\d+)",
-        "--no-explain", "--plain", errors="3 commits, 3 possible culprits; ",
+        "--no-explain", "--plain", errors="3 commits, 3 candidates; ",
     )  # fmt: skip
     assert f"The culprit is {git('rev-parse', '--short=10', 'HEAD~1')}" in hunted
 

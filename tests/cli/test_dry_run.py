@@ -106,7 +106,7 @@ def test_partial_recipes(listing: Listing, ours: Path) -> None:
 def test_dry_run_and_hunt_print_expected_costs(ends: tuple[str, str], git: Repo) -> None:
     """Without a history, the number of runs is unknown. A hunt also warns of uncommitted changes."""
     asked = ["run", *ends, *SCRIPT, "--no-explain"]
-    first = "1 commit, 1 possible culprit; about 2 builds"
+    first = "1 commit, 1 candidate; about 2 builds"
     unknown = f"{first}; number of runs: unknown until good and bad are measured; time and disk space: unknown until the first builds and runs"
     assert printed(*asked, "--dry-run").startswith(f"# {unknown}\n")
     Path("repo/run.sh").write_text("echo rate 5\n")
@@ -123,5 +123,5 @@ def test_dry_run_and_hunt_print_expected_costs(ends: tuple[str, str], git: Repo)
     git("commit", "-q", "--allow-empty", "-m", "nothing")
     said = printed("run", ends[0], "HEAD", *SCRIPT, "--dry-run")
     assert said.startswith(
-        "# 2 commits, 1 possible culprit, 1 commit not built, because it changes no file that is built or read; about "
+        "# 2 commits, 1 candidate, 1 commit not built, because it changes no file that is built or read; about "
     )

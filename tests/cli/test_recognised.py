@@ -183,7 +183,7 @@ def test_unrecognised_output_is_measured_by_its_duration(git: Repo, count: Path)
         3, "compare", *ends, *QUICK, *few, "--only", "x"
     )
     assert "--only has no effect" in exits(3, "compare", *ends, *QUICK, "--only", "x", "--metric", "latency")
-    assert "`only` has no effect, because the workload already defines the measured number" in exits(
+    assert "--only has no effect, because the workload already defines the measured number" in exits(
         3, "run", *ends, *QUICK, "--only", "x", "--rate", "(.)"
     )
     assert "--only needs a command" in exits(3, "run", *ends, "--only", "x")

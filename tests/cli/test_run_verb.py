@@ -166,7 +166,7 @@ def test_branch_older_than_good_is_compared_with_its_branch_point(script: Callab
     bad, culprit = commit(750, "bad"), f"The culprit is {side[2][:10]}"
     out = exits(0, "run", good, bad, *HUNT)
     assert culprit in out and f"Proven against {side[1][:10]}, its parent" in out and f"built     {old[:10]}" in out
-    size = "9 commits, 9 possible culprits, 1 merge"
+    size = "9 commits, 9 candidates, 1 merge"
     assert size in out and exits(0, "run", good, bad, *HUNT, "--dry-run").startswith(f"# {size}; about "), "equal"
     assert "a branch that is older than good began at 0." in exits(0, "show")
     exits(0, "resume", "--plain")

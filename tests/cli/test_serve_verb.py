@@ -122,7 +122,7 @@ def test_page_shows_the_history_at_the_time_of_the_request(history: History) -> 
         assert "The culprit is 6da84d17ef" in asked(port, "/hunt-1.html?x")[1]
         assert "There is no verdict yet." in asked(port, "/hunt-2.html")[1]
         for path, said in {
-            "/hunt-99.html": "no hunt 99", "/c2.html": "no c2", "/hunt-desk3%3A1.html": "is an id of a central history",
+            "/hunt-99.html": "no hunt 99", "/c2.html": "no comparison c2", "/hunt-desk3%3A1.html": "is an id of a central history",
             "/etc/passwd": "This page does not exist", "http://[": "This page does not exist",
         }.items():  # fmt: skip
             status, text = asked(port, path)

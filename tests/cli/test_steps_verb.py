@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def test_steps_are_listed_with_the_hunt_command_of_each_step(file: Path) -> None
     lines = output.splitlines()
     for place, how, hunt in ((20, "worse", "'./bench get'"), (30, "better", "'./bench get' --direction drop")):
         good, bad = (COMMITS[each][:10] for each in (place - 1, place))
-        [row] = [number for number, line in enumerate(lines) if line.startswith(f"{good}  {bad}")]
+        [row] = [number for number, line in enumerate(lines) if re.match(f"{good} +{bad} ", line)]
         assert how in lines[row] and "<0.1 %" in lines[row]
         assert lines[row + 1].strip() == f"bisect run {good} {bad} --run {hunt}"
     assert (

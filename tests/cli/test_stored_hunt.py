@@ -76,7 +76,7 @@ def test_history_lists_hunts_and_show_prints_a_hunt(asked: Callable[..., Ended],
     assert asked("show").out.startswith("Hunt 2, ")
     shown = asked("show", "1").out
     assert "The culprit is 6da84d17ef" in shown
-    commands = [line for line in shown.splitlines() if re.match("To [a-z]+: +bisect ", line)]
+    commands = [line for line in shown.splitlines() if re.match("To [a-z ]+: +bisect ", line)]
     assert len(commands) == 3 and all(f" --history {two}" in line for line in commands), "repeat, narrow, prove"
     markdown = asked("show", "1", "--markdown")
     assert markdown.out.startswith("## engine update-index")
@@ -134,7 +134,11 @@ def test_report_is_written_to_the_given_file_or_folder(asked: Callable[..., Ende
     assert asked("report", "1", "-o", "a/b/why.html") == (0, "a/b/why.html\n", "")
     assert Path("a/b/why.html").read_text() == Path("hunt-1.html").read_text()
     assert asked("report").out == "hunt-2.html\n"  # the latest
-    assert asked("report", "1", "-o", "/dev/full") == (4, "", "Error: /dev/full: No space left on device\n")
+    assert asked("report", "1", "-o", "/dev/full") == (
+        4,
+        "",
+        "Error: /dev/full cannot be used: No space left on device\n",
+    )
     assert asked("report", "--all", "pages") == (0, "pages/index.html\n", "")
     pages = {path.name: path.read_text() for path in Path("pages").iterdir()}
     assert [*sorted(pages)] == ["hunt-1.html", "hunt-2.html", "index.html"]

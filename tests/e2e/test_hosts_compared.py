@@ -91,7 +91,7 @@ def test_host_comparison_refuses_builds_and_repeated_hosts(places: list[str], gi
     twice = ["--repo", str(git.path), "--host", "one", "--host", "one"]
     assert "Host one is given twice" in exits(3, "run", "v0", "v1", *demo, *twice)
     refused = exits(3, "compare", "v1", "v2", *demo, *BOTH)
-    assert "several are given" in refused, "builds are compared on one host"
+    assert "several hosts are given" in refused, "builds are compared on one host"
 
 
 @pytest.mark.slow

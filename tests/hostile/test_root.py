@@ -169,7 +169,7 @@ def test_nonempty_folder_is_refused_as_a_root_until_it_is_adopted(tmp_path: Path
     (root / name).mkdir(parents=True)
     shown = name.replace("\n", "?")
     failure = refused(root, STRANGERS_FILES, adoptable=True)
-    assert f": {shown};" in str(failure)
+    assert f" ({shown}), and" in str(failure)
     assert "bisect doctor here --adopt" in failure.advice
     host, contents = registry.connect_and_adopt_root(entry(root))
     assert (host.root, contents) == (PurePosixPath(root), (shown,))
@@ -180,7 +180,7 @@ def test_nonempty_folder_is_refused_as_a_root_until_it_is_adopted(tmp_path: Path
 def test_refusal_of_a_root_names_four_of_many_files(tmp_path: Path) -> None:
     for number in range(5000):
         (tmp_path / f"file{number:04}").touch()
-    refused(tmp_path, "s: file0000, file0001, file0002, file0003 and 4,996 more;", adoptable=True)
+    refused(tmp_path, r" \(file0000, file0001, file0002, file0003 and 4,996 more\), and", adoptable=True)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_resume_refuses_a_root_that_was_replaced(tmp_path: Path, git: Repo) -> N
     sh("rm -rf root; mkdir -p root/tmp; touch root/tmp/thesis", tmp_path)
     ended = run("resume")
     assert ended.status == 4
-    assert f"{STRANGERS_FILES}: tmp;" in ended.err
+    assert f"{STRANGERS_FILES} (tmp), and" in ended.err
     assert listing(root) == [str(root / "tmp"), str(root / "tmp" / "thesis")]
 
 

@@ -224,7 +224,7 @@ def test_counts_and_readings_of_timed_runs_are_not_mixed() -> None:
 def test_report_before_the_ends_are_measured_has_no_effect() -> None:
     empty = printed(story_of((), "interrupted"))
     assert (
-        "14 commits, 10 possible culprits, 2 merges, 4 commits not built, because they change no file that is built or read"
+        "14 commits, 10 candidates, 2 merges, 4 commits not built, because they change no file that is built or read"
         in empty
     )
     order = Measure((PlannedRuns(0, 2),), Purpose.ENDS)

@@ -145,7 +145,7 @@ def test_trial_is_read_from_its_log(history: History) -> None:
     [listed] = history.trials_except_fitness_checks()
     assert (listed.id, listed.compared, listed.runs, listed.state) == ("c2", ("v1.0", "old", "new"), 2, "done")
     for wrong in ("n2", "c1", "c3"):
-        with pytest.raises(UsageError, match=f"no {wrong} in the history"):
+        with pytest.raises(UsageError, match=f"no (comparison|A.A test) {wrong} in the history"):
             history.trial(wrong)
     assert history.settings(trial) == sample.SETTINGS
 

@@ -295,7 +295,7 @@ def damage_explained(history_name: str, damaged_item: str) -> Iterator[None]:
     except Exception as failure:  # no list of errors is complete: a damaged row can have any value
         raise EnvironmentFailure(
             f"The history {history_name} is damaged: {damaged_item} cannot be read ({type(failure).__name__}: {failure}).",
-            "The other sessions of this history are not affected. To repair the history, replace it with an earlier copy.",
+            "The other sessions of this history can be read. To repair the history, replace it with an earlier copy.",
         ) from failure
 
 

@@ -241,15 +241,11 @@ def time_of_day(seconds: float) -> str:
 
 
 def extent(commits: int, candidates: int, merges: int) -> str:
-    """The size of a range in words: the numbers of commits, possible culprits (candidates) and merges (good is not
-    included), and the number of commits that need no build."""
+    """The size of a range in words: the numbers of commits, candidates and merges (good is not included), and the
+    number of commits that need no build."""
     unbuilt = commits - candidates
     touch = "it changes" if unbuilt == 1 else "they change"
-    parts = [
-        count(commits, "commit"),
-        count(candidates, "possible culprit"),
-        *([count(merges, "merge")] if merges else []),
-    ]
+    parts = [count(commits, "commit"), count(candidates, "candidate"), *([count(merges, "merge")] if merges else [])]
     if unbuilt > 0:
         parts.append(f"{count(unbuilt, 'commit')} not built, because {touch} no file that is built or read")
     return ", ".join(parts)

@@ -77,7 +77,7 @@ def test_link_whose_inputs_changed_afterwards_is_not_repeated(place: Yard) -> No
 
 def test_builds_with_lto_or_a_profile_are_not_linked_again() -> None:
     for variant in (Variant(cflags="-O1 -flto"), Variant(ldflags="-flto"), Variant(train="*")):
-        assert "with optimisation " in links.why_not_relinkable(variant)
+        assert "optimisation" in links.why_not_relinkable(variant)
     assert links.why_not_relinkable(Variant(cflags="-O2")) == ""
 
 
