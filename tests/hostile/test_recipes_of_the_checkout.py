@@ -18,9 +18,9 @@ OWN, THEIRS = "mine", "theirs"
 Give = Callable[[Path, str, Path], None]
 
 FROM = {
-    "Builder script": "builders/script/builder.toml",
-    "Suite script": "workloads/script/suite.toml",
-    "Host local": "hosts.toml",
+    "Builder 'script'": "builders/script/builder.toml",
+    "Suite 'script'": "workloads/script/suite.toml",
+    "Host 'local'": "hosts.toml",
 }
 
 
@@ -63,11 +63,11 @@ def test_hunt_uses_recipes_of_the_repository_only_by_option(clone: Path, tmp_pat
     assert (ended.status, OWN in ended.out, THEIRS in ended.out) == (0, True, False), ended.err
     assert not (tmp_path / THEIRS).exists(), "the root folder is not from the repository"
     assert ignored(ended) == ["builders", "workloads", "hosts.toml"]
-    assert "If you trust the author of hosts.toml, add: --hosts hosts.toml\n" in ended.err
-    assert " is from " not in ended.err
+    assert "If you trust its author, add: --hosts hosts.toml\n" in ended.err
+    assert " is read from " not in ended.err
     ended = dry_run("--repo", ".", "--builders", "builders", "--workloads", "workloads", "--hosts", "hosts.toml")
     assert (ended.status, OWN in ended.out, THEIRS in ended.out) == (0, False, True), ended.err
-    assert ended.err.splitlines() == [f"{what} is from {clone}/{path}" for what, path in FROM.items()]
+    assert ended.err.splitlines() == [f"{what} is read from {clone}/{path}" for what, path in FROM.items()]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_recipes_of_a_working_directory_without_repository_are_used(
     monkeypatch.chdir(here)
     ended = dry_run("--repo", str(clone))
     assert ("here" in ended.out, OWN in ended.out) == (True, False)
-    assert ended.err.splitlines() == [f"{what} is from {here}/{path}" for what, path in FROM.items()]
+    assert ended.err.splitlines() == [f"{what} is read from {here}/{path}" for what, path in FROM.items()]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -157,7 +157,7 @@ def test_place_of_an_extended_recipe_is_printed(clone: Path, tmp_path: Path, sea
     (seal / ".config/perfbisect/builders/top").mkdir()
     (seal / ".config/perfbisect/builders/top/builder.toml").write_text('extends = "script"')
     ended = run("run", "HEAD~1", "HEAD", "-b", "top", "-w", "one", "--dry-run", "--repo", ".", "--builders", "builders")
-    assert f"Builder script is from {clone}/builders/script/builder.toml" in ended.err
+    assert f"Builder 'script' is read from {clone}/builders/script/builder.toml" in ended.err
     assert "Builder top" not in ended.err
 
 
@@ -186,7 +186,7 @@ def test_resumed_hunt_uses_the_recipes_with_which_it_began(
     monkeypatch.chdir(clone)
     resumed = run("resume", "--plain")
     assert resumed.status == 0, resumed.err
-    assert f"Builder script is from {here}/builders/script/builder.toml" in resumed.err
+    assert f"Builder 'script' is read from {here}/builders/script/builder.toml" in resumed.err
     assert set(fixed.read_text().split()) == {"here"}
     assert not (tmp_path / THEIRS).exists()
     assert run("replay").status == 0

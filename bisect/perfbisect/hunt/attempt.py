@@ -69,7 +69,7 @@ class CommandCallbacks:
 
 @dataclass(frozen=True, slots=True)
 class HuntOutcome:
-    """The result of a hunt: its verdict, or its failure. For a trial, both are None."""
+    """The result of a hunt: its verdict, or its failure. For a trial, ``verdict`` and ``failure`` are None."""
 
     hunt: int
     verdict: Verdict | None

@@ -257,9 +257,9 @@ class SessionDriver:
         return [number for number, member in enumerate(self.members) if member.is_open]
 
     def _member_number(self, workload: int | None) -> int:
-        """The number of the member to which an event belongs: the only member, or the member of ``workload``. If
-        ``workload`` is None, the member of the latest event, or another member if that member is no longer measured.
-        """
+        """The number of the member (hunt or trial) to which an event belongs: the only member, or the member of
+        ``workload``. If ``workload`` is None, the event belongs to the member of the latest event; if the measurement
+        of this member has ended, the event belongs to the first member whose measurement has not ended."""
         if len(self.members) == 1:
             return 0
         if workload is not None:

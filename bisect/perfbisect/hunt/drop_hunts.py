@@ -240,8 +240,8 @@ def hunt_all_drops(
 
 
 def mark_interrupted_reasons(history: History, hunts: Iterable[DropHunt], settings: Settings) -> tuple[DropHunt, ...]:
-    """The hunts, some with a changed state: if ``settings`` request the reason of each change, and the measurement of
-    the reason was interrupted, the state of the hunt is "interrupted", so that the hunt is continued."""
+    """Returns ``hunts``. Each hunt whose measurement of the reason was interrupted gets the state "interrupted", so
+    that the hunt is continued. If ``settings`` do not request the reason (``explain``), no state changes."""
     as_interrupted = partial(replace, state="interrupted", culprit="")
     return tuple(
         as_interrupted(hunt) if settings.explain and was_reason_interrupted(history, hunt.hunt) else hunt

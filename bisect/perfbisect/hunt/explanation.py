@@ -306,8 +306,8 @@ def measure_part(part: StudyPart, study: StudyContext, max_seconds: float) -> Ge
                 yield Measure((PlannedRuns(build, 1),), Purpose.EXPLAIN, host_number)
 
     def store_study_event(event: Event, _: int | None) -> TimedEvent:
-        """Store an event if it is a result of the study. All other events are only shown, because the search would use
-        these events if they were in the log.
+        """Store an event in the log if the event is a result of the study. Any other event, such as a finished build,
+        is shown but not stored, because the search would use the event if the log contained the event.
 
         If the culprit or its parent fails, the study ends.
         """

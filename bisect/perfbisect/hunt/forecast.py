@@ -256,7 +256,7 @@ def _visit_groups(
     timed = visit.timed_command(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
     line = _with_environment(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
     yield CommandGroup(
-        f"a visit (one start of the server, or runs of the program) on a copy of the data, in {timed.cwd}",
+        f"a visit (one start of the server, or runs of the program), in the folder {timed.cwd}, on a copy of the data",
         tuple(_with_server(service, line)),
     )
 

@@ -188,8 +188,8 @@ _BELOW = re.compile(
 
 
 def program_and_files(command: list[str], chosen_files: Sequence[str]) -> list[str]:
-    """The program of the build that ``command`` starts, which is the first relative path in the command; then the files
-    ``chosen`` by the user, except a file with the name of this program."""
+    """Paths of files of a build: first the program that ``command`` starts, which is the first relative path in the
+    command; then ``chosen_files``, except a file with the program's name."""
     every = (word for text in command for word in re.split(r"[\s;|&()<>\"'`]+", text) if "/" in word)
     program = next((match[1] for word in every if (match := _BELOW.fullmatch(word))), "")
     names = {PurePath(program).name} if program else set()

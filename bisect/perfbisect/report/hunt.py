@@ -327,7 +327,7 @@ def candidates_section(report: HuntReport, *, on_page: bool) -> Section | None:
         head, tuple(rows), (relative, "runs", "build", "ccache", "prob."), kind="ladder", plot_title=f"ratio of {relative[1:]}",
         minor_columns=("ccache", "date", "build", "runs", "state", "95 %"),
     )  # fmt: skip
-    title = f"oldest first; {relative} is {relative[1:]} divided by {relative[1:]} of good ({report.settings.good})"
+    title = f"oldest first; {relative} is {relative[1:]} divided by {relative[1:]} of revision {report.settings.good} (good)"
     notes_below = Remarks(tuple((remark, "") for remark in candidate_remarks(report)))
     return Section(f"Candidates, {title}", (table, notes_below), "ladder", is_folded=True)
 

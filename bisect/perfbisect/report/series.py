@@ -225,7 +225,7 @@ def imported_line_texts(lines: Sequence[ImportedLine]) -> Iterator[str]:
         yield from ["", head]
         for line, hunt in zip(table_lines, hunts, strict=True):
             yield from (line, hunt)
-    yield f"\nA step is a change that lasts. If no series has a step, at most {100 * RATE:.0f} % of such files would show a step. 'false alarm' is the probability that a series without a step shows such a step."
+    yield f"\nA step is a change that lasts. If no series of the file has a step, a step is shown with a probability of at most {100 * RATE:.0f} %. 'false alarm' is the probability that a series without a step shows such a step."
 
 
 def text_chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:

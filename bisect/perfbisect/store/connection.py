@@ -58,7 +58,7 @@ def history_option(history: Path | None) -> list[str]:
 
 
 def with_history(command: str, history: Path | None) -> str:
-    """A command for messages, with the option --history unless ``history`` is the default history."""
+    """``command`` for a message to the user, with the option --history if ``history`` is not the default history."""
     return " ".join([command, *map(shlex.quote, history_option(history))])
 
 
@@ -295,12 +295,15 @@ def damage_explained(history_name: str, damaged_item: str) -> Iterator[None]:
     except Exception as failure:  # no list of errors is complete: a damaged row can have any value
         raise EnvironmentFailure(
             f"The history {history_name} is damaged: {damaged_item} cannot be read ({type(failure).__name__}: {failure}).",
-            "The other sessions of this history can be read. To repair the history, replace it with an earlier copy.",
+            "All other hunts and comparisons in this file can be read. To repair the file, replace it with an earlier copy.",
         ) from failure
 
 
 FULL = ("The disk of the history {path} is full.", "Free disk space. All events that were saved before are kept.")
-DAMAGED = ("The history {path} is damaged: {failure}.", "To save the readable part: sqlite3 {path} .recover")
+DAMAGED = (
+    "The history {path} is damaged: {failure}.",
+    "To copy the readable part to a new file: sqlite3 {path} .recover | sqlite3 NEW.db",
+)
 LOCKED = (
     f"Another process has locked the history {{path}} for more than {WAIT:.0f} seconds.",
     "Wait for the end of that process, or give another file with --history.",

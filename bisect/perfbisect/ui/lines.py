@@ -162,7 +162,7 @@ def trial_lines(view: SessionView, trial: SessionState, event: Event) -> Iterato
         case MetricChosen(why=why):
             yield why
         case PairingChosen(why=why):
-            yield f"{why} Runs still to be made: {view.expected_runs.runs - runs}."
+            yield f"{why} Runs still to be made: {left}." if (left := view.expected_runs.runs - runs) > 0 else why
         case Warned(text, advice):
             yield f"warning: {advised(text, advice)}"
         case BuildStarted(number, commit) if not request.subjects[number].key:

@@ -326,7 +326,7 @@ def caller_note(row: FunctionRow) -> str:
 
 
 def unchanged_note(row: FunctionRow, explanation: Explanation) -> str:
-    """A clause that says that a function has no symbols or that the commit does not change it; "" if unknown."""
+    """A clause: the binary of ``row`` has no symbols, or the commit does not change the function; "" if unknown."""
     return no_symbols_note(row) or (", which this commit does not change" if explanation.change_known else "")
 
 

@@ -32,7 +32,7 @@ from perfbisect.wording.quantities import count, decimals_needed, ratio
 from perfbisect.wording.text import listed, printable
 
 NOTHING = {
-    "": "No counter differs enough between the two builds to show the reason.",
+    "": "No counter except time differs enough between the two builds to show the reason.",
     NO_RUNS: "There are no runs of both builds to compare.",
 }
 MAX_SENTENCES = 3  # the largest number of sentences of a reason
@@ -160,7 +160,7 @@ def open_questions(explanation: Explanation) -> Iterator[str]:
 
 
 def excluded_causes(explanation: Explanation) -> Iterator[str]:
-    """The causes that explain less than half of the change of the time of an operation, with their ratios."""
+    """For each cause that explains less than half of the change of an operation's time: its name and measured ratio."""
     rows = {row.name: row for row in explanation.counters}
     causes = {evidence.cause for evidence in explanation.classes}
     change = abs(math.log(rows[TIME].ratio.middle)) if TIME in rows else 0.0

@@ -92,7 +92,7 @@ def suspect_failure_clause(verdict: Inconclusive, skip_of: SkipOf) -> str:
 def next_advice(verdict: Inconclusive, skip_of: SkipOf, hunt: int, history: str = "") -> str:
     """Advice after a hunt that named no culprit; ``hunt`` is the hunt's number, or 0 if the hunt is not stored.
 
-    The printed commands end with ``history``, the option --history, or "" for the default history.
+    ``history`` is appended to each printed command: the option --history with a path, or "" for the default history.
     """
     if isinstance(base := verdict.detail, MergeBaseComparison):
         advice = next_advice(base.known, skip_of, hunt, history)

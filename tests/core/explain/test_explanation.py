@@ -407,7 +407,7 @@ def test_equal_instructions_and_more_front_end_misses_suggest_layout() -> None:
 def test_profiles_name_the_function_without_counters() -> None:
     loss = FunctionRow("f", "engine", 1000.0, 2000.0, error=10.0, part=1.0, changed=True)
     alone = Explanation("p", "c", (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE),))
-    assert sentences(alone)[0].startswith("No counter differs enough")
+    assert sentences(alone)[0].startswith("No counter except time differs enough")
     assert sentences(replace(alone, functions=(loss,), unit="us"))[0].endswith("`f`, which this commit changes.")
 
 

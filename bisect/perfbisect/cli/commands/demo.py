@@ -35,7 +35,7 @@ WRONG = 1
 )  # fmt: skip
 @hosts_option
 @inventory_option
-@click.option("--folder", type=PATH, help="Folder for the repository and the answer.")
+@click.option("--folder", type=PATH, help="Folder for the repository and the solution: the planted commit.")
 @pairing_option
 @explain_option
 @view_options

@@ -30,7 +30,7 @@ from perfbisect.cli.options.common import (
 from perfbisect.cli.options.completion import complete_id
 from perfbisect.cli.options.param_types import ANY, SessionIdParam
 from perfbisect.cli.options.stored import from_option, opened_history
-from perfbisect.errors import ENVIRONMENT, UsageError
+from perfbisect.errors import ENVIRONMENT, EnvironmentFailure, UsageError
 from perfbisect.store.batches import all_batches
 from perfbisect.store.connection import default_history_path, sqlite_errors_explained
 from perfbisect.store.history import History
@@ -216,7 +216,10 @@ def import_(given: CommandOptions) -> int:
         for file in given.files:
             with foreign_history(file) as source, transfer.reading_snapshot(source):
                 selection = transfer.all_session_numbers(source)
-                transfer.check_copyable(source, selection)  # if one session has an error, none is imported
+                try:
+                    transfer.check_copyable(source, selection)
+                except EnvironmentFailure as failure:
+                    raise EnvironmentFailure(str(failure), f"Nothing was imported. {failure.advice}") from failure
                 done = transfer.copy_sessions(source, target, selection, "" if given.own else given.origin or file.stem)
             conflicts += print_and_count_conflicts(file, done)
     return CONFLICTS if conflicts else 0
@@ -240,6 +243,8 @@ def foreign_history(file: Path) -> Iterator[History]:
 
 def print_and_count_conflicts(file: Path, imported: "Sequence[CopyResult]") -> int:
     """Print what was done with each session of a file; returns the number of conflicts."""
+    from perfbisect.report.command_line import bisect_command
+
     name = printable(str(file))
     for copied in imported:
         numbers = f"{copied.source_name} of the file is {copied.target_name} in your history"
@@ -248,6 +253,7 @@ def print_and_count_conflicts(file: Path, imported: "Sequence[CopyResult]") -> i
         elif copied.outcome == "conflict":
             note(
                 f"{name}: {numbers}, but each was continued separately, so the logs differ. Your history is unchanged."
+                f" To see the other log: {bisect_command('show', copied.source_name.removeprefix('hunt '), file)}"
             )
     counts = Counter(copied.outcome for copied in imported)
     say(f"{name}: {count(counts['new'], 'session')} added, {counts['grown']} updated, {counts['known']} unchanged")

@@ -93,7 +93,7 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
     default="one",
     show_default=True,
     metavar="KIND",
-    help="Changes in the range; --help-all lists the kinds.",
+    help="Changes of speed in the range; --help-all lists the kinds.",
 )
 @share_option("--failing", "0%", "Share of commits that do not build.", none=True)
 @share_option(

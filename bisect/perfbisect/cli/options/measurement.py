@@ -64,7 +64,7 @@ def recipes_option(name: str, summary: str) -> Decorator:
             return value.absolute()
         path, reason = recipes_in_working_directory(name)
         if reason and not ctx.resilient_parsing:  # a shell requests completions: nothing is printed
-            note(f"{path} is ignored: {reason}. If you trust the author of {name}, add: {param.opts[0]} {name}")
+            note(f"{path} is ignored: {reason}. If you trust its author, add: {param.opts[0]} {name}")
         return None if reason else path
 
     text = f"{summary}. Default: ./{name}, except in a git repository or a folder of another user."
@@ -339,5 +339,6 @@ def announce_recipe_files(
     """
     from perfbisect.recipes.requested import untrusted_recipe_files
 
-    for names, file in untrusted_recipe_files(builder, workloads, hosts).items():
-        note(f"{names} is from {file}")
+    for title, file in untrusted_recipe_files(builder, workloads, hosts).items():
+        kind, _, name = title.partition(" ")
+        note(f"{kind} {name!r} is read from {file}")

@@ -114,7 +114,7 @@ class Remedied:
 
     @property
     def reason_sentence(self) -> str:
-        """A sentence that states why all commits are built with the added options."""
+        """A sentence that states why perfbisect adds compiler options to the builds of all commits."""
         return f"{self.why}: everything was built with that."
 
 

@@ -1,8 +1,9 @@
 """Keeps the events of a log that are the input of the search: builds, failures and runs.
 
-If compiler options are added to all builds of a hunt, all earlier events are excluded from the log. The runs of a
-commit are restored if its build with these options has the same binary as its earlier build. If a proof with clean
-builds contradicts the runs of incremental builds, the events of incremental builds are excluded, too.
+If compiler options are added to all builds of a hunt, all earlier events are excluded from the log. If the build
+of a commit with the added options has the same binary as the commit's build without the added options, the runs of the
+commit are restored. If a proof with clean builds contradicts the runs of incremental builds, the events of incremental
+builds are excluded, too.
 """
 
 from collections import defaultdict

@@ -39,8 +39,8 @@ class Background:
 def role_counters(
     role: str, done: float, due: float, rate: float, batch: float, p99: float, longest: float
 ) -> Mapping[str, float]:
-    """The counters of a role (a kind of connection that works beside the measured queries). The operations that were
-    due, the rate and the batch size are counters only if the role has a fixed rate.
+    """The counters of a role (a kind of connection that works beside the measured queries). If the role has no
+    fixed rate (``rate`` is 0), the result lacks the counters of ``due``, ``rate`` and ``batch``.
     """
     paced = {role + DUE: due, role + RATE: rate, role + BATCH: batch} if rate else {}
     return {role + DONE: done, **paced, role + P99: p99, role + LONGEST: longest}

@@ -108,8 +108,8 @@ Log = Sequence[tuple[float, MeasuredEvent]]
 
 
 def step_commit_and_parents(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
-    """The commit of a step (a change), and its parents. A commit whose binary equals the binary of a commit that was
-    built earlier is replaced by the commit that was built first.
+    """The commit that caused ``step``, a change of speed, and the parents of this commit. A commit whose binary equals
+    the binary of a commit that was built earlier is replaced by the commit that was built first.
     """
     binaries = FirstCommitsByBinary()
     builds = [event.facts for _, event in log if isinstance(event, BuildFinished)]

@@ -207,7 +207,7 @@ class _WhitenedSums:
 
     @property
     def assuming_no_odd_build(self) -> "_WhitenedSums":
-        """The sums under the assumption that no build is odd, in arrays without the axis B."""
+        """The values of all sums if no build is odd: index 0 of the axis B (the possible odd builds)."""
         return _WhitenedSums(self.yy[:, 0], self.zz[:, 0], self.zy[:, 0], self.log_det[:, 0], self.log_prior[0])
 
     @classmethod

@@ -298,9 +298,9 @@ class _BuildOrders:
 
     @cached_property
     def needed_next(self) -> list[int]:
-        """The candidates whose builds the search needs next. If the decision's work order only narrows the range
-        (``Purpose.SEARCH``), the builds that this work order lacks are left out, because other builds can be measured
-        in their place."""
+        """The candidates whose builds the search needs next: ``decision.needed_builds`` and ``missing``. If the
+        decision's work order only narrows the range (``Purpose.SEARCH``), the candidates ``missing`` are not added,
+        because the search can measure other builds in place of these candidates."""
         explored = isinstance(self.decision.order, Measure) and self.decision.order.purpose is Purpose.SEARCH
         return self._still_to_build([*self.decision.needed_builds, *(() if explored else self.missing)])
 

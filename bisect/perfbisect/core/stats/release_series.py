@@ -176,7 +176,8 @@ class StepSearch:
         return Student(min(self.freedom, ODD) if width == 1 else self.freedom).two_sided_p_value(z)
 
     def false_rate_of_piece(self, releases: int) -> float:
-        """The share of the rate of false steps for a piece of the line with this number of releases."""
+        """The accepted rate of false steps in a piece of the line that has ``releases`` releases: ``false_rate``, times
+        ``releases``, divided by the number of all releases."""
         return self.false_rate * releases / len(self.levels)
 
     def significant_cuts(self, cuts: list[int]) -> list[int]:

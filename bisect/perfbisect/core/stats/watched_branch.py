@@ -9,8 +9,9 @@ tips would add up from night to night and look like a slow change of speed.
 
 ``find_steps`` (core/stats/release_series.py) finds a drop at the end of a line only after several nights: the method
 needs eight tips, and more than one tip after the drop, so that one unusual build makes no step. Therefore a difference
-between neighbouring tips is also a step, called a jump, if the p-value of z by Student's t-distribution is at most
-JUMP. s is the scatter of the line, and e and e' are the standard errors of the two tips:
+between neighbouring tips is also a step, called a jump, if the p-value of the difference is at most JUMP. The p-value
+is computed by Student's t-distribution from z, the difference divided by its standard error. s is the scatter of the
+line, and e and e' are the standard errors of the two tips:
 
     z = |difference| / √(2 s² + e² + e'²)
 

@@ -3,10 +3,10 @@
 A revision may be followed by @ and a variant (compiler settings). Each build may be followed by + and a configuration
 (server settings). So the forms are REV, REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG, NAME=PATH, NAME=PATH+CONFIG.
 
-Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. So an argument that
-is a revision or an existing path is not divided. Any other argument is divided at the last + that is followed by a
-known configuration. If the text before this + is not a revision, the text is divided at the last @ that is followed by
-a known variant.
+Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. Therefore perfbisect
+does not divide an argument at @ or + if the whole argument is a revision or an existing path. Any other argument is
+divided at the last + that is followed by a known configuration. If the text before this + is not a revision, the text
+is divided at the last @ that is followed by a known variant.
 """
 
 import re

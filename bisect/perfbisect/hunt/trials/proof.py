@@ -46,7 +46,7 @@ class Claim:
 
 
 def claim_of(history: History, hunt: int | None) -> Claim:
-    """The claim of ``hunt`` (None: of the latest hunt with a culprit). Raises UsageError if it names no culprit."""
+    """The claim of ``hunt`` (None: the latest hunt with a culprit). Raises UsageError if the hunt names no culprit."""
     if hunt is None:
         for listed in reversed(history.hunts()):
             has_culprit = listed.culprit and not listed.origin and worsening_steps(verdict_of(history, listed.number))

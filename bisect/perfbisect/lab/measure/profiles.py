@@ -263,8 +263,8 @@ WAITS_FOR_ALL = "This includes waits of threads for clients and for work."
 
 @dataclass
 class ProfileStudy(Study):
-    """In each turn (a run of one build), samples CPU time if ``switches`` is None, otherwise waits. A turn gives no
-    profile of waits if perf may not sample the kernel, or if no thread has waited."""
+    """In each turn (a run of one build), samples CPU time if ``switches`` is None, otherwise waits. A run that samples
+    waits gives no profile if perf has no permission to sample the kernel, or if no thread has waited."""
 
     seconds: float = LONGEST  # most seconds of measuring in a turn
     switches: float | None = None  # if waits are sampled: context switches per second, 0 if unknown; None: CPU work
