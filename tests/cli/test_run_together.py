@@ -94,11 +94,11 @@ def test_commit_is_built_once_and_each_workload_has_its_culprit(script: Script, 
         (f"found {commits[2][:10]}", ["show", "b1"]),
         (f"found {commits[4][:10]}", ["show", "b1"]),
         (f"The culprit is {commits[4][:10]}", ["replay", "2"]),
-        ("counts hunt 1 alone", ["replay", "1"]),
+        ("counts only the time, builds and runs of hunt 1", ["replay", "1"]),
     ):
         assert said in exits(0, *words), words
     exits(0, "report", "b1", "--output", str(tmp_path / "pages"))
-    assert "with hunt 2 (b1)" in (tmp_path / "pages" / "hunt-1.html").read_text()
+    assert "with hunt 2 (batch b1)" in (tmp_path / "pages" / "hunt-1.html").read_text()
     assert exits(0, "watch", "b1", "--plain").count("verdict") == 2
     assert "All hunts of batch b1 have a verdict." in exits(3, "resume", "b1")
 

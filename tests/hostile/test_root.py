@@ -305,7 +305,7 @@ def test_root_over_ssh_is_refused_and_adopted_in_the_same_way(machine: Machine) 
     sh("mkdir mine; touch mine/thesis", machine.folder / "home")
     home = PurePosixPath(pwd.getpwuid(0).pw_dir)
     far = {root: HostEntry(name="far", address=machine.address, root=root) for root in ("~", "mine", "new/root")}
-    for root, why in (("~", "is your home folder"), ("mine", f"{STRANGERS_FILES} (thesis), and")):
+    for root, why in (("~", "is your home folder"), ("mine", rf"{STRANGERS_FILES} \(thesis\), and")):
         with pytest.raises(EnvironmentFailure, match=why):
             registry.connect(far[root])
     host, contents = registry.connect_and_adopt_root(far["mine"])
