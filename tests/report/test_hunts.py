@@ -46,7 +46,7 @@ from perfbisect.core.domain.settings import Flags, PriorKnowledge, Settings
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.command_line import command_to_run
-from perfbisect.report.hunt import cost_sentences, document
+from perfbisect.report.hunt import candidate_remarks, cost_sentences, document
 from perfbisect.report.hunt_report import HuntReport, advice_by_known_error, read_hunt_report
 from perfbisect.report.markdown import code_block_lines, document_lines, escaped
 from perfbisect.report.published import hunt_object
@@ -251,6 +251,18 @@ def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:
         assert "evil" in text
     table = [line for line in issue(story).splitlines() if line.startswith("| ") and "evil" in line]
     assert {r"evil \\u202e\|\`\<b\>" in line for line in table} == {True}
+
+
+@pytest.mark.parametrize(
+    "reason", ["{} does not compile: no rule", "commit {} cannot be checked out: {} is lost", "lost"]
+)
+def test_remark_on_a_skipped_commit_names_the_commit_once(history: History, reason: str) -> None:
+    hunt, short = sample.begin(history), sample.CANDIDATES[1][:10]
+    skipped = CandidateSkipped(1, sample.skip(1, reason=reason.format(short, short)))
+    history.append(hunt, skipped, sample.BEGAN)
+    remark, *_ = candidate_remarks(read_hunt_report(history, hunt))
+    rest = reason.removeprefix("commit ").removeprefix("{} ").format(short)
+    assert remark == f"{short} was skipped (stage compile): {rest}"
 
 
 def test_report_names_the_longest_phases_of_builds(history: History) -> None:

@@ -264,11 +264,10 @@ def go_commands(builder: Builder, build: Build, _: Collection[str]) -> Build:
     from the host's cache. ``targets`` of the recipe are packages."""
     source = _tree_and_command_prefix(build)[0]
     argv = ["env", "-C", source, "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
-    all_programs = [*argv, "./..."]
-    program_command = measured_program_build_command(builder, build, GO_TARGETS, all_programs, "{prefix}")
+    packages = [] if build.targets else ["./..."]
     return Build(
         configure=[["mkdir", "-p", "{prefix}/bin/"]],
-        compile=[[*argv, *build.targets] if build.targets else program_command],
+        compile=[_build_command(builder, build, GO_TARGETS, [*argv, *packages], "{prefix}")],
         env={
             "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false -p={jobs}",
             "CC": "{cc}", "CXX": "{cxx}", "CGO_CFLAGS": "{cflags}", "CGO_CXXFLAGS": "{cflags}", "CGO_LDFLAGS": "{ldflags}",

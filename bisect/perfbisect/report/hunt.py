@@ -341,12 +341,12 @@ def candidate_remarks(report: HuntReport) -> Iterator[str]:
     for sha, tested in report.tested_commits:
         short, further = report.commit(sha).short_sha, len(tested.runs) - len(report.search_runs(tested))
         if (skip := tested.skip) and not is_skipped_by_user(tested):
-            yield printable(f"{short} was skipped (stage {skip.stage}): {skip.reason.replace(f'{short} ', 'it ')}")
+            reason = skip.reason.removeprefix("commit ").removeprefix(f"{short} ")
+            yield printable(f"{short} was skipped (stage {skip.stage}): {reason}")
         if slower := stopped_run_text(tested.runs):
             yield f"{short} is {slower}"
         if further:
-            how = "timed" if report.settings.prior.exact else "counted exactly"
-            yield f"{short} was also {how}: {count(further, 'run')}"
+            yield f"{short} was also {'timed' if report.settings.prior.exact else 'counted exactly'}: {count(further, 'run')}"
         if tested.builds and tested.builds[-1].patches:
             yield f"{short} was built {patch_summary(tested.builds[-1].patches)}"
         if tested.same_as:

@@ -66,7 +66,10 @@ def not_found_error(name: str, label: str, history: Path) -> UsageError:
     """The error that a history contains no session or batch with the id ``name``; the message calls the history
     ``label``.
     """
-    kind = {"c": "comparison ", "p": "proof ", "n": "A/A test "}.get(name[0] if name[1:].isdecimal() else "", "")
+    from perfbisect.core.domain.settings import TrialType
+
+    is_trial = name[1:].isdecimal()
+    kind = next((f"{kind.trial_noun} " for kind in TrialType if is_trial and name.startswith(kind[0])), "")
     command = with_history("bisect history", history)
     return UsageError(f"There is no {kind}{name} in the history {label}.", f"To list all ids: {command}")
 
